@@ -1,0 +1,1 @@
+"""Eval runs in process: config, dataset, chat-completions endpoint, resume and report."""
