@@ -1,0 +1,114 @@
+"""Grading samples once: the only place where a grader is run."""
+
+from __future__ import annotations
+
+import copy
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from osmosis_ai.rollout.context import GraderContext, GradingScope
+from osmosis_ai.rollout.deadline import run_until
+from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.types import (
+    ExecutionResult,
+    GraderConfig,
+    RolloutErrorCategory,
+    RolloutSample,
+    RolloutStatus,
+)
+from osmosis_ai.rollout.utils.rewards import validate_samples_have_rewards
+
+__all__ = ["POLICY_CALLS_REFUSED", "TRACEBACK", "grade_samples"]
+
+POLICY_CALLS_REFUSED = "policy_calls_refused"
+TRACEBACK = "traceback"
+
+
+async def grade_samples(
+    grader: type[Grader],
+    config: GraderConfig | None,
+    *,
+    samples: Mapping[str, RolloutSample],
+    label: str | None,
+    metadata: Mapping[str, Any] | None,
+    timeout_s: float | None = None,
+    project_path: str | None = None,
+    artifacts_dir: Path | None = None,
+) -> ExecutionResult:
+    """Grade copies of the samples with a new grader; the policy is refused meanwhile.
+
+    The given samples stay as they are and earlier rewards on them do not count. Nothing that
+    user code raises gets out; only the caller's own cancellation does.
+
+    Args:
+        config: Copied for the grader; None: the grader gets None.
+        timeout_s: Seconds for constructing and running the grader; None: no limit.
+
+    Returns:
+        Success with the graded copies, each with a reward or marked as removed; or failure with
+        message and category, and then `remove_sample` is as it was before and rewards count for
+        nothing. `extra_fields` holds `policy_calls_refused`, how often the grader tried to call
+        the policy, and on failure `traceback` as text.
+    """
+    scope = GradingScope()
+    graded = {
+        sample_id: sample.model_copy(deep=True, update={"reward": None})
+        for sample_id, sample in samples.items()
+    }
+
+    async def run() -> None:
+        with scope.active():
+            ctx = GraderContext(
+                label, graded, project_path, copy.deepcopy(_dict(metadata)), artifacts_dir
+            )
+            await grader(copy.deepcopy(config)).grade(ctx)
+            _adopt(graded, ctx.samples)
+            validate_samples_have_rewards(graded)
+
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    try:
+        await run_until(run, deadline=deadline, message=f"the grader ran past {timeout_s:g} s")
+    except Exception as error:
+        return _failure(error, graded, samples, scope)
+    return ExecutionResult(
+        status=RolloutStatus.SUCCESS,
+        samples=graded,
+        extra_fields={POLICY_CALLS_REFUSED: scope.policy_calls_refused},
+    )
+
+
+def _dict(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if metadata is None else dict(metadata)
+
+
+def _adopt(graded: dict[str, RolloutSample], seen: Mapping[str, RolloutSample]) -> None:
+    unknown = [sample_id for sample_id in seen if sample_id not in graded]
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        raise ValueError(f"the grader rewarded sample {names}, which the rollout never produced")
+    graded.update(seen)
+
+
+def _failure(
+    error: Exception,
+    graded: Mapping[str, RolloutSample],
+    samples: Mapping[str, RolloutSample],
+    scope: GradingScope,
+) -> ExecutionResult:
+    kept = {
+        sample_id: sample.model_copy(update={"remove_sample": samples[sample_id].remove_sample})
+        for sample_id, sample in graded.items()
+    }
+    return ExecutionResult(
+        status=RolloutStatus.FAILURE,
+        samples=kept,
+        err_message=str(error) or type(error).__name__,
+        err_category=RolloutErrorCategory.of(error),
+        extra_fields={
+            POLICY_CALLS_REFUSED: scope.policy_calls_refused,
+            TRACEBACK: "".join(traceback.format_exception(error)),
+        },
+    )

@@ -1,0 +1,1 @@
+"""Adapters between rollouts and agent frameworks."""

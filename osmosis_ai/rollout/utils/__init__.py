@@ -1,0 +1,1 @@
+"""Small tools that rollouts and users share: identifiers, imports, rewards, limits and digests."""
