@@ -1,6 +1,7 @@
 # Each target is one command; `make demo` and `make test` need python3 ≥ 3.11 and nothing else.
 VENV ?= .venv
-export VENV
+CONSTRAINTS ?= constraints.txt
+export VENV CONSTRAINTS
 
 .PHONY: demo test check bench
 
@@ -20,5 +21,5 @@ check:
 bench: $(VENV)/.dev
 	@scripts/bench
 
-$(VENV)/.demo $(VENV)/.dev: pyproject.toml constraints.txt scripts/install
+$(VENV)/.demo $(VENV)/.dev: pyproject.toml $(CONSTRAINTS) scripts/install
 	@scripts/install $(patsubst .%,%,$(@F))
