@@ -54,12 +54,11 @@ async def grade_samples(
         the policy, and on failure `traceback` as text.
     """
     scope = GradingScope()
-    graded = {
-        sample_id: sample.model_copy(deep=True, update={"reward": None})
-        for sample_id, sample in samples.items()
-    }
+    graded = dict(samples)
 
     async def run() -> None:
+        for sample_id, sample in samples.items():
+            graded[sample_id] = sample.model_copy(deep=True, update={"reward": None})
         with scope.active():
             ctx = GraderContext(
                 label, graded, project_path, copy.deepcopy(_dict(metadata)), artifacts_dir
@@ -70,7 +69,7 @@ async def grade_samples(
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     try:
-        await run_until(run, deadline=deadline, message=f"the grader ran past {timeout_s:g} s")
+        await run_until(run, deadline=deadline, message=f"the grader was not done in {timeout_s} s")
     except Exception as error:
         return _failure(error, graded, samples, scope)
     return ExecutionResult(
