@@ -1,6 +1,9 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .provider import Provider, serve_provider
 
 CONFIG = """\
 [eval]
@@ -27,3 +30,10 @@ def workspace(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     return root
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    """Return a running stand-in for a model provider."""
+    with serve_provider() as running:
+        yield running
