@@ -1,0 +1,1 @@
+"""The store beside foreign frameworks: the Agents SDK and the rollout SDK."""

@@ -1,0 +1,184 @@
+"""An open database and its doors: read(fn), write(fn) and append(items)."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection
+
+from osmosis_store import migrate
+from osmosis_store.engine import Options, Place, file_id, make_engine, parse_url
+from osmosis_store.errors import NotAStore, StoreNotFound, StoreReadOnly
+from osmosis_store.reader import Reader
+from osmosis_store.writer import Clock, Writer
+from osmosis_store.writes.items import Append, SeqRange
+
+__all__ = ["Database"]
+
+T = TypeVar("T")
+
+
+_shared: dict[tuple[str, int], Database] = {}
+_shared_lock = threading.Lock()
+
+
+def _system_clock() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+class Database:
+    """An open store beneath the facade; usable from any event loop and any thread.
+
+    Closed at exit, what is queued written first.
+    """
+
+    def __init__(self, place: Place, options: Options, *, clock: Clock = _system_clock) -> None:
+        self.place, self.options, self.clock = place, options, clock
+        self._file_id = file_id(place)
+        self._reader = Reader(make_engine(place, options, write=False), place, options)
+        self._writer = (
+            None
+            if options.readonly
+            else Writer(make_engine(place, options, write=True), place, options, clock=clock)
+        )
+        self.last_writes: list[Callable[[Connection], object]] = []
+        """What is written when the store is closed, also at exit."""
+        self._finalizer = weakref.finalize(
+            self, _close, self._writer, self._reader, self.last_writes
+        )
+
+    @classmethod
+    def open(
+        cls,
+        place: Place,
+        options: Options | None = None,
+        *,
+        create: bool = True,
+        clock: Clock = _system_clock,
+    ) -> Database:
+        """Open a store, made anew where there is none and `create` allows it.
+
+        Raises:
+            StoreNotFound, NotAStore, StoreNeedsUpgrade, StoreIsNewer, StoreUnreachable, StoreBusy
+        """
+        options = options or Options()
+        create = create and not options.readonly
+        if place.path is not None and not place.path.is_file():
+            if not create:
+                raise StoreNotFound(place.name, _stores_beside(place.path))
+            migrate.create_if_new(place, options)
+        database = cls(place, options, clock=clock)
+        try:
+            database._require_head(create)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    @classmethod
+    def shared(cls, url: str) -> Database:
+        """Return the database that this process shares for a URL, opened or made on first use.
+
+        Raises:
+            As `open`, and `InvalidStoreUrl`.
+        """
+        place = parse_url(url)
+        with _shared_lock:
+            key = (str(place.url), os.getpid())
+            found = _shared.get(key)
+            if found is None or found.closed or found.is_replaced():
+                found = _shared[key] = cls.open(place)
+            return found
+
+    def is_replaced(self) -> bool:
+        """Whether the file was moved, deleted or replaced since it was opened."""
+        return file_id(self.place) != self._file_id
+
+    def _require_head(self, create: bool) -> None:
+        try:
+            with self.reading() as tx:
+                migrate.require_head(tx, self.place)
+        except NotAStore:
+            if not create:
+                raise
+            # an empty database, or one that another process is making right now
+            migrate.create_if_new(self.place, self.options)
+            with self.reading() as tx:
+                migrate.require_head(tx, self.place)
+
+    def reading(self) -> AbstractContextManager[Connection]:
+        """Give the calling thread a read-only connection: one snapshot, until the block ends."""
+        return self._reader.connect()
+
+    async def read(self, fn: Callable[[Connection], T]) -> T:
+        """Run a function of a read-only connection in a reader thread and return its result."""
+        return await self._reader.submit(fn, loop=asyncio.get_running_loop()).settled()
+
+    async def write(self, fn: Callable[[Connection], T]) -> T:
+        """Run a function of the writing connection; its effect is on disk when this returns.
+
+        Args:
+            fn: May be run more than once, so it may change nothing but the database.
+        """
+        ticket = self._require_writer().submit(fn, loop=asyncio.get_running_loop())
+        result: T = await ticket.settled()
+        return result
+
+    def write_now(self, fn: Callable[[Connection], T]) -> T:
+        """Do what `write` does for a caller without an event loop, blocking its thread."""
+        result: T = self._require_writer().submit(fn, loop=None).wait()
+        return result
+
+    async def append(self, append: Append) -> SeqRange:
+        """Append one call's items; they are on disk when this returns.
+
+        Raises:
+            SampleNotFound: The sample was never made.
+        """
+        ticket = self._require_writer().submit(append, loop=asyncio.get_running_loop())
+        result: SeqRange = await ticket.settled()
+        return result
+
+    def close(self) -> None:
+        """Write what is queued and close every connection; safe to call twice."""
+        self._finalizer()
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._finalizer.alive
+
+    def _require_writer(self) -> Writer:
+        if self._writer is None:
+            raise StoreReadOnly(self.place.name)
+        return self._writer
+
+
+def _close(
+    writer: Writer | None, reader: Reader, last_writes: list[Callable[[Connection], object]]
+) -> None:
+    if writer is not None:
+        for write in last_writes:
+            writer.submit(write, loop=None)
+        writer.close()
+    reader.close()
+
+
+def _stores_beside(path: Path) -> list[str]:
+    """Name the database files that may have been meant."""
+    folders = (path.parent, Path.cwd(), Path.cwd() / ".osmosis")
+    found = {
+        file.absolute() for folder in folders if folder.is_dir() for file in folder.glob("*.db")
+    }
+    here = Path.cwd()
+    return sorted(
+        str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found
+    )[:5]

@@ -1,0 +1,113 @@
+"""This process's lease: its right to the rollouts that it runs, renewed while it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+import weakref
+from functools import partial
+from pathlib import Path
+
+from sqlalchemy.engine import Connection
+
+from osmosis_store.database import Database
+from osmosis_store.errors import StoreError
+from osmosis_store.ids import new_id
+from osmosis_store.queries.workers import LivingWorker, fetch_living_workers
+from osmosis_store.version import __version__
+from osmosis_store.writes.workers import end_leases, insert_worker, renew_lease
+
+__all__ = ["Lease", "end_dead_leases", "hold_lease"]
+
+_MIN_TERM_S = 60.0
+
+
+class Lease:
+    """A row in `workers`, kept alive by a thread so that a blocked event loop does not lose it."""
+
+    def __init__(self, database: Database) -> None:
+        self.worker_id = new_id("w_")
+        # a renewal may have to wait as long as any other write
+        self._term_s = max(_MIN_TERM_S, 2 * database.options.busy_timeout_s)
+        self._database = weakref.ref(database)
+
+    def begin(self, tx: Connection) -> None:
+        """Write the row."""
+        values = {
+            "worker_id": self.worker_id,
+            "host": _host(),
+            "pid": os.getpid(),
+            "pid_started": _started(os.getpid()) or "",
+            "version": __version__,
+        }
+        insert_worker(tx, values, term_s=self._term_s)
+
+    def keep(self) -> None:
+        """Renew it until the store is closed, and let it be over then."""
+        if (database := self._database()) is not None:
+            database.last_writes.append(partial(end_leases, worker_ids=[self.worker_id]))
+        threading.Thread(target=self._renew, name="osmosis-store lease", daemon=True).start()
+
+    def _renew(self) -> None:
+        renew = partial(renew_lease, worker_id=self.worker_id, term_s=self._term_s)
+        while True:
+            time.sleep(self._term_s / 3)
+            database = self._database()
+            if database is None or database.closed:
+                return
+            # a store that fails now fails the rollout's own writes, which report it
+            with contextlib.suppress(StoreError):
+                database.write_now(renew)
+            del database
+
+
+_held: weakref.WeakKeyDictionary[Database, Lease] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+async def hold_lease(database: Database) -> Lease:
+    """Return this process's lease on a store, begun on first use; over when the store closes."""
+    with _lock:
+        lease = _held.get(database)
+        fresh = lease is None
+        if lease is None:
+            lease = _held[database] = Lease(database)
+    if fresh:
+        await database.write(lease.begin)
+        lease.keep()
+    return lease
+
+
+def end_dead_leases(tx: Connection) -> list[LivingWorker]:
+    """End the leases of this host's dead processes and return the workers that are left."""
+    workers = fetch_living_workers(tx)
+    dead = [worker for worker in workers if _is_dead(worker)]
+    if dead:
+        end_leases(tx, [worker.worker_id for worker in dead])
+    return [worker for worker in workers if worker not in dead]
+
+
+def _is_dead(worker: LivingWorker) -> bool:
+    """Whether a worker is known to be gone; another host's is not known."""
+    return worker.host == _host() and _started(worker.pid) != (worker.pid_started or None)
+
+
+def _host() -> str:
+    """Name this machine's run and process numbering: a process id means something only within."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot[:8]} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def _started(pid: int) -> str | None:
+    """Return when a living process was started, in the kernel's ticks; None: it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    state, *rest = stat.rpartition(")")[2].split()
+    return None if state in "ZX" else rest[18]

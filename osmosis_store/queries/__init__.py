@@ -1,0 +1,1 @@
+"""Every SELECT, by what it asks; plain functions of a Core connection."""

@@ -1,0 +1,192 @@
+"""What is in a sample: its items as the Agents SDK wants them, and as people look at them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.engine import Connection, Row
+
+from osmosis_store.codec import Item, decode_body
+from osmosis_store.engine import run_compiled
+from osmosis_store.errors import CorruptItem, SampleNotFound
+from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
+from osmosis_store.schema import items, samples
+
+__all__ = [
+    "fetch_item_records",
+    "fetch_items",
+    "fetch_live_tail",
+    "fetch_sample",
+    "fetch_samples",
+    "require_sample",
+]
+
+_of_sample = sa.and_(
+    items.c.rollout_id == sa.bindparam("rollout_id"),
+    items.c.sample_id == sa.bindparam("sample_id"),
+)
+_is_live = items.c.tombstoned_at.is_(None)
+
+_LIVE = sa.select(items.c.seq, items.c.body).where(_of_sample, _is_live)
+_LIVE_BY_SEQ = {
+    "all": _LIVE.order_by(items.c.seq),
+    "last": _LIVE.order_by(items.c.seq.desc()).limit(sa.bindparam("last")),
+}
+
+
+def _joined(rows: sa.Select[Any]) -> dict[str, sa.Select[Any]]:
+    """Return statements that give all rows as one: positions and bodies, each joined by commas.
+
+    A row is a step of the driver, and a step of SQLite gives up and retakes Python's lock: with
+    other threads at work that costs more than the row.
+    """
+    part = rows.subquery()
+    comma: sa.ColumnElement[str] = sa.literal_column("','")
+    in_order = aggregate_order_by(comma, part.c.seq)
+    return {
+        "sqlite": sa.select(
+            sa.func.group_concat(part.c.seq, comma), sa.func.group_concat(part.c.body, comma)
+        ),
+        "postgresql": sa.select(
+            sa.func.string_agg(sa.cast(part.c.seq, sa.Text), in_order),
+            sa.func.string_agg(part.c.body, in_order),
+        ),
+    }
+
+
+_newest = _LIVE_BY_SEQ["last"].subquery()
+_JOINED = {
+    "all": _joined(_LIVE_BY_SEQ["all"]),
+    "last": _joined(sa.select(_newest).order_by(_newest.c.seq)),
+}
+_SELECT_RECORDS = (
+    sa.select(
+        *(
+            column
+            for column in items.c
+            if column.name not in ("nonce", "body_digest", "chain_digest")
+        )
+    )
+    .where(_of_sample)
+    .order_by(items.c.seq)
+)
+
+
+def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> list[Item]:
+    """Return a sample's live items, oldest first, as the Agents SDK's `Session.get_items` does.
+
+    A sample that does not exist has none.
+
+    Args:
+        last: Only this many of the newest items; None: all; 0: none.
+
+    Raises:
+        CorruptItem: A body does not decode; names its row.
+        ValueError: `last` is negative.
+    """
+    return [item for _, item in fetch_live_tail(tx, sample, last=last)]
+
+
+def fetch_live_tail(
+    tx: Connection, sample: SampleKey, *, last: int | None = None
+) -> list[tuple[int, Item]]:
+    """Return the same items, each with its `seq`."""
+    if last is not None and last < 0:
+        raise ValueError(f"limit must not be negative: {last}")
+    if last == 0:
+        return []
+    which = "all" if last is None else "last"
+    values = {**sample._asdict(), "last": last}
+    statement = _JOINED[which][tx.dialect.name]
+    positions, bodies = run_compiled(tx, statement, values).fetchone()
+    if positions is None:
+        return []
+    found = _split(positions, bodies)
+    if found is None:  # row by row, to name the one that is damaged
+        rows = run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall()
+        return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
+    return found
+
+
+def _split(positions: str, bodies: object) -> list[tuple[int, Item]] | None:
+    """Take joined rows apart; None where they are not an object each, in order."""
+    try:
+        values = decode_body(f"[{bodies}]")
+        order = [int(position) for position in positions.split(",")]
+    except (ValueError, RecursionError):
+        return None
+    whole = len(values) == len(order) and all(type(value) is dict for value in values)
+    ordered = all(first < then for first, then in pairwise(order))
+    return list(zip(order, values, strict=True)) if whole and ordered else None
+
+
+def to_item(sample: SampleKey, seq: int, body: object) -> Item:
+    """Decode a stored body.
+
+    Raises:
+        CorruptItem: It is no JSON object; names its row.
+    """
+    try:
+        item = decode_body(body)  # type: ignore[arg-type]  # a damaged row may hold anything
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CorruptItem(*sample, seq, str(error)) from None
+    if not isinstance(item, dict):
+        raise CorruptItem(*sample, seq, "it is not a JSON object")
+    return item
+
+
+def fetch_item_records(tx: Connection, sample: SampleKey) -> list[ItemRecord]:
+    """Return all of a sample's items in order, tombstoned ones too.
+
+    Raises:
+        CorruptItem: A body does not decode; names its row.
+    """
+    rows = tx.execute(_SELECT_RECORDS, sample._asdict()).mappings()
+    return [
+        ItemRecord(
+            **{name: value for name, value in row.items() if name != "body"},
+            item=to_item(sample, row["seq"], row["body"]),
+        )
+        for row in rows
+    ]
+
+
+def fetch_samples(tx: Connection, rollout_id: str) -> list[SampleRecord]:
+    """Return a rollout's samples in the order in which it registered them."""
+    rows = tx.execute(
+        sa.select(samples).where(samples.c.rollout_id == rollout_id).order_by(samples.c.sample_no)
+    )
+    return [_to_sample(row) for row in rows]
+
+
+def fetch_sample(tx: Connection, sample: SampleKey) -> SampleRecord | None:
+    """Return one sample; None when there is none."""
+    row = tx.execute(
+        sa.select(samples).where(
+            samples.c.rollout_id == sample.rollout_id, samples.c.sample_id == sample.sample_id
+        )
+    ).one_or_none()
+    return None if row is None else _to_sample(row)
+
+
+def require_sample(tx: Connection, sample: SampleKey) -> SampleRecord:
+    """Return one sample.
+
+    Raises:
+        SampleNotFound: There is none; names those that the rollout has.
+    """
+    found = fetch_sample(tx, sample)
+    if found is None:
+        known = [one.sample_id for one in fetch_samples(tx, sample.rollout_id)]
+        raise SampleNotFound(*sample, known)
+    return found
+
+
+def _to_sample(row: Row[Any]) -> SampleRecord:
+    values = row._asdict()
+    del values["grade_chain_head"]
+    extra = values.pop("extra_fields")
+    return SampleRecord(**values, extra_fields=None if extra is None else decode_body(extra))

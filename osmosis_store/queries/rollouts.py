@@ -1,0 +1,253 @@
+"""Rollouts and what belongs to them: listing, one in full, model calls, eval runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from osmosis_store.codec import decode_body
+from osmosis_store.engine import utc_now
+from osmosis_store.errors import EvalRunNotFound, RolloutFinished, RolloutNotFound
+from osmosis_store.queries.grades import fetch_grades
+from osmosis_store.queries.items import fetch_item_records, fetch_samples
+from osmosis_store.records import (
+    EvalRunRecord,
+    ModelCallRecord,
+    RolloutDetail,
+    RolloutRecord,
+    SampleKey,
+    Selection,
+    Usage,
+)
+from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples, workers
+
+__all__ = [
+    "fetch_eval_run",
+    "fetch_eval_run_rollouts",
+    "fetch_eval_runs",
+    "fetch_model_calls",
+    "fetch_newest_eval_run",
+    "fetch_rollout",
+    "fetch_rollout_detail",
+    "fetch_rollout_ids",
+    "fetch_rollouts",
+    "fetch_usage",
+    "require_open_conversation",
+]
+
+
+def seen_status(tx: Connection) -> sa.ColumnElement[str]:
+    """Return a rollout's status as a reader sees it now, by the database's clock.
+
+    A running rollout is crashed from the moment when its worker's lease is over.
+    """
+    holds_lease = sa.exists().where(
+        workers.c.worker_id == rollouts.c.worker_id, workers.c.lease_until > utc_now(tx)
+    )
+    return sa.case(
+        (sa.and_(rollouts.c.status == "running", ~holds_lease), "crashed"),
+        else_=rollouts.c.status,
+    )
+
+
+def _select_rollouts(tx: Connection) -> sa.Select[Any]:
+    columns = (column for column in rollouts.c if column.name != "status")
+    return sa.select(*columns, seen_status(tx).label("status"))
+
+
+def _conditions(tx: Connection, selection: Selection) -> list[sa.ColumnElement[bool]]:
+    """Return what a rollout must fulfil to be selected."""
+    table = rollouts.c
+    found: list[sa.ColumnElement[bool]] = []
+    if selection.rollout:
+        found.append(table.rollout_id.in_(selection.rollout))
+    for column, value in (
+        (table.eval_run_id, selection.eval_run),
+        (table.workflow, selection.workflow),
+        (table.label, selection.label),
+        (seen_status(tx), selection.status),
+    ):
+        if value is not None:
+            found.append(column == value)
+    if selection.since is not None:
+        found.append(table.started_at >= selection.since)
+    if selection.until is not None:
+        found.append(table.started_at < selection.until)
+    if selection.tool is not None:
+        found.append(
+            sa.exists().where(
+                items.c.rollout_id == table.rollout_id, items.c.tool_name == selection.tool
+            )
+        )
+    if selection.sample is not None:
+        found.append(
+            sa.exists().where(
+                samples.c.rollout_id == table.rollout_id, samples.c.sample_id == selection.sample
+            )
+        )
+    return found
+
+
+def fetch_rollouts(
+    tx: Connection,
+    selection: Selection,
+    *,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[RolloutRecord]:
+    """Return the selected rollouts, ordered by id, which for ids of ours is by time.
+
+    Args:
+        after: Only those behind this id: the last one of the page before.
+        limit: At most so many; None: all.
+    """
+    statement = _select_rollouts(tx).where(*_conditions(tx, selection))
+    if after is not None:
+        statement = statement.where(rollouts.c.rollout_id > after)
+    statement = statement.order_by(rollouts.c.rollout_id).limit(limit)
+    return [_to_rollout(row) for row in tx.execute(statement)]
+
+
+def fetch_rollout_ids(tx: Connection, selection: Selection) -> Sequence[str]:
+    """Return the ids of the selected rollouts, ordered."""
+    statement = sa.select(rollouts.c.rollout_id).where(*_conditions(tx, selection))
+    return tx.execute(statement.order_by(rollouts.c.rollout_id)).scalars().all()
+
+
+def fetch_rollout(tx: Connection, rollout_id: str) -> RolloutRecord:
+    """Return one rollout.
+
+    Raises:
+        RolloutNotFound
+    """
+    row = tx.execute(_select_rollouts(tx).where(rollouts.c.rollout_id == rollout_id)).one_or_none()
+    if row is None:
+        raise RolloutNotFound(rollout_id)
+    return _to_rollout(row)
+
+
+def fetch_rollout_detail(tx: Connection, rollout_id: str) -> RolloutDetail:
+    """Return one rollout with samples, items, model calls and grades.
+
+    Raises:
+        RolloutNotFound, CorruptItem
+    """
+    rollout = fetch_rollout(tx, rollout_id)
+    found = fetch_samples(tx, rollout_id)
+    return RolloutDetail(
+        rollout=rollout,
+        samples=found,
+        items={
+            one.sample_id: fetch_item_records(tx, SampleKey(rollout_id, one.sample_id))
+            for one in found
+        },
+        model_calls=fetch_model_calls(tx, rollout_id),
+        grades=fetch_grades(tx, rollout_id=rollout_id),
+    )
+
+
+def require_open_conversation(tx: Connection, rollout_id: str) -> None:
+    """Check that an id is free or that of a conversation outside any rollout.
+
+    Raises:
+        RolloutFinished: It belongs to a rollout that was run.
+    """
+    status = tx.execute(
+        sa.select(rollouts.c.status).where(rollouts.c.rollout_id == rollout_id)
+    ).scalar()
+    if status not in (None, "open"):
+        raise RolloutFinished(rollout_id, status)
+
+
+def fetch_model_calls(tx: Connection, rollout_id: str) -> list[ModelCallRecord]:
+    """Return a rollout's model calls in the order in which they were asked."""
+    hidden = ("instructions_digest", "tools_digest", "input_digest")
+    columns = (column for column in model_calls.c if column.name not in hidden)
+    rows = tx.execute(
+        sa.select(*columns)
+        .where(model_calls.c.rollout_id == rollout_id)
+        .order_by(model_calls.c.call_no)
+    )
+    return [ModelCallRecord(**_decoded(row, "settings", "output")) for row in rows]
+
+
+def fetch_usage(tx: Connection, rollout_ids: Sequence[str]) -> dict[str, Usage]:
+    """Return the tokens of the named rollouts, summed over their model calls."""
+    sums = (
+        sa.func.coalesce(sa.func.sum(model_calls.c[name]), 0)
+        for name in ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
+    )
+    rows = tx.execute(
+        sa.select(model_calls.c.rollout_id, *sums)
+        .where(model_calls.c.rollout_id.in_(rollout_ids))
+        .group_by(model_calls.c.rollout_id)
+    )
+    return {
+        row[0]: Usage(
+            input_tokens=int(row[1]),
+            cached_tokens=int(row[2]),
+            output_tokens=int(row[3]),
+            reasoning_tokens=int(row[4]),
+        )
+        for row in rows
+    }
+
+
+def fetch_eval_runs(tx: Connection, *, limit: int | None = None) -> list[EvalRunRecord]:
+    """Return eval runs, newest first."""
+    rows = tx.execute(sa.select(eval_runs).order_by(eval_runs.c.eval_run_id.desc()).limit(limit))
+    return [_to_eval_run(row) for row in rows]
+
+
+def fetch_eval_run(tx: Connection, eval_run_id: str) -> EvalRunRecord:
+    """Return one eval run.
+
+    Raises:
+        EvalRunNotFound
+    """
+    row = tx.execute(
+        sa.select(eval_runs).where(eval_runs.c.eval_run_id == eval_run_id)
+    ).one_or_none()
+    if row is None:
+        raise EvalRunNotFound(eval_run_id)
+    return _to_eval_run(row)
+
+
+def fetch_newest_eval_run(tx: Connection, config_path: str) -> EvalRunRecord | None:
+    """Return the newest eval run of a config file; None when it was never run."""
+    row = tx.execute(
+        sa.select(eval_runs)
+        .where(eval_runs.c.config_path == config_path)
+        .order_by(eval_runs.c.eval_run_id.desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else _to_eval_run(row)
+
+
+def fetch_eval_run_rollouts(tx: Connection, eval_run_id: str) -> list[RolloutRecord]:
+    """Return an eval run's rollouts by row, attempt and retry."""
+    statement = (
+        _select_rollouts(tx)
+        .where(rollouts.c.eval_run_id == eval_run_id)
+        .order_by(rollouts.c.row_index, rollouts.c.attempt, rollouts.c.retry_no)
+    )
+    return [_to_rollout(row) for row in tx.execute(statement)]
+
+
+def _to_rollout(row: Row[Any]) -> RolloutRecord:
+    return RolloutRecord(**_decoded(row, "prompt", "metadata"))
+
+
+def _to_eval_run(row: Row[Any]) -> EvalRunRecord:
+    return EvalRunRecord(**_decoded(row, "settings", "model", "versions"))
+
+
+def _decoded(row: Row[Any], *json_columns: str) -> dict[str, Any]:
+    values = row._asdict()
+    for name in json_columns:
+        if values[name] is not None:
+            values[name] = decode_body(values[name])
+    return values

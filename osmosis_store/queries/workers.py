@@ -1,0 +1,32 @@
+"""Who works on the store now."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from osmosis_store.engine import utc_now
+from osmosis_store.schema import workers
+
+__all__ = ["LivingWorker", "fetch_living_workers"]
+
+
+class LivingWorker(NamedTuple):
+    """A worker whose lease is not over."""
+
+    worker_id: str
+    host: str
+    pid: int
+    pid_started: str
+
+
+def fetch_living_workers(tx: Connection) -> list[LivingWorker]:
+    """Return every worker whose lease is not over, by the database's clock."""
+    rows = tx.execute(
+        sa.select(workers.c.worker_id, workers.c.host, workers.c.pid, workers.c.pid_started)
+        .where(workers.c.lease_until > utc_now(tx))
+        .order_by(workers.c.worker_id)
+    )
+    return [LivingWorker(*row) for row in rows]

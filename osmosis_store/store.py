@@ -1,0 +1,168 @@
+"""`Store`: the facade that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from osmosis_store.database import Database
+from osmosis_store.engine import Options, Synchronous, parse_url
+from osmosis_store.queries.grades import fetch_grades, fetch_grading_runs
+from osmosis_store.queries.items import fetch_item_records, require_sample
+from osmosis_store.queries.rollouts import (
+    fetch_eval_runs,
+    fetch_rollout_detail,
+    fetch_rollouts,
+)
+from osmosis_store.records import (
+    EvalRunRecord,
+    GradeRecord,
+    GradingRunRecord,
+    ItemRecord,
+    RolloutDetail,
+    RolloutRecord,
+    SampleKey,
+    Selection,
+)
+
+if TYPE_CHECKING:
+    from osmosis_store.adapters.agents_session import OsmosisSQLSession
+
+__all__ = ["Store"]
+
+_PAGE = 500
+
+
+class Store:
+    """Rollouts, conversations and grades in one database.
+
+    Open it with `await Store.open(url)` or `async with Store.open(url) as store`; use it from any
+    event loop and thread. It is closed at exit at the latest, with nothing lost.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        create: bool = True,
+        readonly: bool = False,
+        synchronous: Synchronous = "full",
+        busy_timeout_s: float = 30.0,
+    ) -> _Opening:
+        """Open a store: awaitable, and an async context manager that closes it.
+
+        Args:
+            url: `sqlite:///path` or `postgresql://…`.
+            create: Make it where there is none; an existing one is never migrated.
+            readonly: The database itself refuses every write.
+            synchronous: SQLite's setting; below "full" a power cut may take the last commits.
+            busy_timeout_s: How long a write waits for other processes.
+
+        Raises:
+            InvalidStoreUrl: At once.
+            StoreNotFound, NotAStore, StoreNeedsUpgrade, StoreIsNewer, StoreUnreachable: When
+                awaited.
+        """
+        place = parse_url(url)
+        options = Options(synchronous=synchronous, busy_timeout_s=busy_timeout_s, readonly=readonly)
+        return _Opening(lambda: cls(Database.open(place, options, create=create)))
+
+    async def close(self) -> None:
+        """Write what is queued and close; safe to call twice."""
+        await asyncio.to_thread(self.database.close)
+
+    def session(self, rollout_id: str, sample_id: str) -> OsmosisSQLSession:
+        """Reopen a stored sample's conversation, whatever became of its rollout, to go on with it.
+
+        That it exists is checked on first use, which raises `SampleNotFound`.
+        """
+        from osmosis_store.adapters.agents_session import OsmosisSQLSession
+
+        return OsmosisSQLSession.reopen(self.database, SampleKey(rollout_id, sample_id))
+
+    async def rollouts(self, selection: Selection | None = None) -> AsyncIterator[RolloutRecord]:
+        """Yield the selected rollouts in the order of their ids, page by page."""
+        chosen = selection or Selection()
+        last: str | None = None
+        while True:
+            page = await self.database.read(
+                partial(fetch_rollouts, selection=chosen, after=last, limit=_PAGE)
+            )
+            for rollout in page:
+                yield rollout
+            if len(page) < _PAGE:
+                return
+            last = page[-1].rollout_id
+
+    async def rollout(self, rollout_id: str) -> RolloutDetail:
+        """Return one rollout with its samples, items, model calls and grades.
+
+        Raises:
+            RolloutNotFound, CorruptItem
+        """
+        return await self.database.read(lambda tx: fetch_rollout_detail(tx, rollout_id))
+
+    async def items(self, rollout_id: str, sample_id: str) -> list[ItemRecord]:
+        """Return all of a sample's items in order, tombstoned ones too.
+
+        Raises:
+            SampleNotFound, CorruptItem
+        """
+        key = SampleKey(rollout_id, sample_id)
+
+        def fetch(tx: Any) -> list[ItemRecord]:
+            require_sample(tx, key)
+            return fetch_item_records(tx, key)
+
+        return await self.database.read(fetch)
+
+    async def grades(
+        self, *, rollout_id: str | None = None, grading_run_id: str | None = None
+    ) -> list[GradeRecord]:
+        """Return grades by rollout, sample and grade number; old ones too."""
+        return await self.database.read(
+            lambda tx: fetch_grades(tx, rollout_id=rollout_id, grading_run_id=grading_run_id)
+        )
+
+    async def grading_runs(self) -> list[GradingRunRecord]:
+        """Return every grading run, newest first."""
+        return await self.database.read(fetch_grading_runs)
+
+    async def eval_runs(self) -> list[EvalRunRecord]:
+        """Return every eval run, newest first."""
+        return await self.database.read(fetch_eval_runs)
+
+
+class _Opening:
+    """A store on its way; opening may make the database, hence not on the event loop."""
+
+    def __init__(self, open_now: Any) -> None:
+        self._open_now = open_now
+        self._store: Store | None = None
+
+    def __await__(self) -> Generator[Any, None, Store]:
+        return self._open().__await__()
+
+    async def _open(self) -> Store:
+        store: Store = await asyncio.to_thread(self._open_now)
+        return store
+
+    async def __aenter__(self) -> Store:
+        self._store = await self._open()
+        return self._store
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._store is not None:
+            await self._store.close()

@@ -1,0 +1,310 @@
+"""Group commit: one thread that puts many callers' writes into one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import queue
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from osmosis_store.engine import (
+    Options,
+    Place,
+    file_id,
+    insert_if_absent,
+    run_compiled,
+    to_store_error,
+)
+from osmosis_store.errors import (
+    NotAStore,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreForked,
+    StoreFull,
+    StoreReadOnly,
+    StoreReplaced,
+    StoreUnreachable,
+)
+from osmosis_store.schema import writer_batches
+from osmosis_store.ticket import Outcome, Ticket, deliver
+from osmosis_store.writes.items import Append, SeqRange, append_items
+
+__all__ = ["Clock", "Write", "Writer"]
+
+T = TypeVar("T")
+Clock: TypeAlias = Callable[[], dt.datetime]
+Write: TypeAlias = Callable[[Connection], Any]
+
+_MAX_BATCH_WRITES = 1000
+_MAX_BATCH_BYTES = 16 * 1024 * 1024
+_RETRY_PAUSES_S = (0.01, 0.05, 0.2, 1.0)
+_DEADLOCKS = ("40001", "40P01")
+_NOBODYS_FAULT = (
+    NotAStore,
+    OutcomeUnknown,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreReadOnly,
+    StoreReplaced,
+    StoreUnreachable,
+)
+
+
+@dataclass(slots=True)
+class _Job:
+    ticket: Ticket[Any]
+    work: Append | Write
+
+    @property
+    def size(self) -> int:
+        return self.work.size if isinstance(self.work, Append) else 0
+
+
+class Writer:
+    """The one thread of a store that writes, with the one connection that it writes on.
+
+    A result that a caller gets is on disk. Concurrent calls have no order among themselves; in
+    one batch functions run before appends.
+    """
+
+    def __init__(self, engine: Engine, place: Place, options: Options, *, clock: Clock) -> None:
+        self._engine, self._place, self._options, self._clock = engine, place, options, clock
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._connection: Connection | None = None
+        self._file_id = file_id(place)
+        self._writer_id = uuid.uuid4().hex
+        self._batch_no = 0
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(
+        self, work: Append | Write, *, loop: asyncio.AbstractEventLoop | None
+    ) -> Ticket[Any]:
+        """Queue a write; the ticket tells when it is on disk.
+
+        Args:
+            work: An append, or a function of the connection that may be run more than once.
+            loop: The event loop in which the ticket is awaited; None: it is waited for.
+
+        Raises:
+            StoreClosed, StoreForked
+        """
+        if os.getpid() != self._pid:
+            raise StoreForked(self._place.name)
+        job = _Job(Ticket(loop), work)
+        with self._lock:
+            if self._closed:
+                raise StoreClosed(self._place.name)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"osmosis-store writer {self._place.name}", daemon=True
+                )
+                self._thread.start()
+            self._queue.put(job)
+        return job.ticket
+
+    def close(self) -> None:
+        """Write what is queued, then stop; safe to call twice and in a forked child."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            self._closed = True
+            thread = self._thread
+            if thread is not None:
+                self._queue.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            job = self._queue.get()
+            if job is None:
+                break
+            batch, stop = self._take_all(job)
+            if batch:
+                deliver(self._write(batch))
+            if stop:
+                break
+        self._drop_connection()
+        self._engine.dispose()
+
+    def _take_all(self, first: _Job) -> tuple[list[_Job], bool]:
+        """Return everything that waits, up to the bounds, and whether the end was among it."""
+        batch, size, stop = [], 0, False
+        job: _Job | None = first
+        while True:
+            if job is None:
+                stop = True
+                break
+            if job.ticket.claim():
+                batch.append(job)
+                size += job.size
+            if len(batch) >= _MAX_BATCH_WRITES or size >= _MAX_BATCH_BYTES:
+                break
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                break
+        return batch, stop
+
+    def _write(self, batch: list[_Job]) -> list[Outcome]:
+        """Commit a batch; when that fails, write by write, so that only the culprit fails."""
+        try:
+            return self._commit_patiently(batch)
+        except Exception as error:  # whatever it is, its caller gets it
+            if len(batch) == 1 or isinstance(self._to_error(error), _NOBODYS_FAULT):
+                return [(job.ticket, None, self._to_error(error)) for job in batch]
+        return [outcome for job in batch for outcome in self._write([job])]
+
+    def _commit_patiently(self, batch: list[_Job]) -> list[Outcome]:
+        """Commit a batch, again after a while when the connection broke or a deadlock hit it."""
+        for pause_s in _RETRY_PAUSES_S:
+            try:
+                return self._commit(batch)
+            except Exception as error:
+                if not self._may_try_again(error):
+                    raise
+            time.sleep(pause_s)
+        return self._commit(batch)
+
+    def _commit(self, batch: list[_Job]) -> list[Outcome]:
+        """Run a batch in one transaction and return its outcomes.
+
+        Raises:
+            OutcomeUnknown: The connection broke during the commit and nobody can tell.
+        """
+        if self._place.path is not None and file_id(self._place) != self._file_id:
+            self._drop_connection()
+            raise StoreReplaced(self._place.name)
+        tx = self._connect()
+        self._batch_no += 1
+        mark = None
+        try:
+            with tx.begin():
+                outcomes = self._execute(tx, batch)
+                mark = self._mark(tx)
+        except Exception as error:
+            self._require_idle(tx)
+            if mark is None or not self._may_try_again(error):
+                raise
+            self._drop_connection()
+            committed = self._look(mark)
+            if committed is None:
+                raise self._unknown(batch) from error
+            if not committed:
+                raise
+        return outcomes
+
+    def _execute(self, tx: Connection, batch: list[_Job]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        appends: list[tuple[_Job, Append]] = []
+        for job in batch:
+            if isinstance(job.work, Append):
+                appends.append((job, job.work))
+            else:
+                outcomes.append((job.ticket, job.work(tx), None))
+        if appends:
+            done = append_items(tx, [append for _, append in appends], now=self._clock())
+            for (job, _), result in zip(appends, done, strict=True):
+                if isinstance(result, SeqRange):
+                    outcomes.append((job.ticket, result, None))
+                else:
+                    outcomes.append((job.ticket, None, result))
+        return outcomes
+
+    def _mark(self, tx: Connection) -> int:
+        """Leave a mark in the transaction by which its outcome can be found out afterwards."""
+        if tx.dialect.name == "postgresql":
+            return int(run_compiled(tx, _SELECT_XACT_ID, {}).fetchone()[0])
+        run_compiled(tx, _UPDATE_MARK, {"key": self._writer_id, "batch_no": self._batch_no})
+        return self._batch_no
+
+    def _look(self, mark: int) -> bool | None:
+        """Ask the database whether a marked transaction took effect; None: it cannot say."""
+        for pause_s in _RETRY_PAUSES_S:
+            time.sleep(pause_s)
+            try:
+                tx = self._connect()
+                with tx.begin():
+                    if tx.dialect.name == "postgresql":
+                        status = tx.execute(_SELECT_XACT_STATUS, {"mark": str(mark)}).scalar()
+                        return None if status is None else status == "committed"
+                    found = tx.execute(_SELECT_MARK, {"key": self._writer_id}).scalar()
+                    return bool(found == mark)
+            except sa.exc.DBAPIError:
+                self._drop_connection()
+        return None
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+            if self._place.is_sqlite:
+                with self._connection.begin():
+                    self._connection.execute(
+                        insert_if_absent(self._connection, writer_batches),
+                        {"writer_id": self._writer_id, "batch_no": self._batch_no},
+                    )
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()
+            connection.close()
+
+    def _require_idle(self, tx: Connection) -> None:
+        """Give up a connection that an error left inside a transaction."""
+        raw: Any = None if tx.invalidated or tx.closed else tx.connection.driver_connection
+        if tx.in_transaction() or getattr(raw, "in_transaction", False):
+            self._drop_connection()
+
+    def _may_try_again(self, error: Exception) -> bool:
+        """Whether the same batch may succeed on a new connection or on a second try."""
+        cause = getattr(error, "orig", None)
+        if getattr(cause, "sqlstate", None) in _DEADLOCKS:
+            return True
+        code = getattr(cause, "sqlite_errorcode", 0)
+        return code & 0xFF == sqlite3.SQLITE_IOERR or isinstance(
+            self._to_error(error), StoreUnreachable
+        )
+
+    def _to_error(self, error: BaseException) -> BaseException:
+        cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        return to_store_error(cause, self._place, self._options) or error
+
+    def _unknown(self, batch: list[_Job]) -> StoreError:
+        writes = [
+            f"{len(job.work.items)} items of sample {job.work.sample.sample_id!r} in rollout "
+            f"{job.work.sample.rollout_id!r}"
+            for job in batch
+            if isinstance(job.work, Append)
+        ]
+        return OutcomeUnknown(self._place.name, writes or [f"{len(batch)} writes"])
+
+
+_SELECT_XACT_ID = sa.select(sa.cast(sa.cast(sa.func.pg_current_xact_id(), sa.Text), sa.BigInteger))
+_SELECT_XACT_STATUS = sa.text("SELECT pg_xact_status(CAST(:mark AS xid8))")
+_UPDATE_MARK = (
+    sa.update(writer_batches)
+    .where(writer_batches.c.writer_id == sa.bindparam("key"))
+    .values(batch_no=sa.bindparam("batch_no"))
+)
+_SELECT_MARK = sa.select(writer_batches.c.batch_no).where(
+    writer_batches.c.writer_id == sa.bindparam("key")
+)

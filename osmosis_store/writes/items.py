@@ -1,0 +1,342 @@
+"""The write path of items: appends, which are data so that many share a statement; tombstones."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine import Connection
+
+from osmosis_store.codec import EncodedItem, Item, body_digest, chain_digest, first_chain_digest
+from osmosis_store.engine import insert_if_absent, run_compiled, to_driver_time
+from osmosis_store.errors import RolloutFinished, RolloutNotFound, SampleNotFound
+from osmosis_store.queries.items import fetch_live_tail
+from osmosis_store.records import SampleKey
+from osmosis_store.schema import items, model_calls, rollouts, samples
+from osmosis_store.writes.audit import append_audit
+
+__all__ = [
+    "Append",
+    "SeqRange",
+    "append_items",
+    "ensure_conversation",
+    "ensure_sample",
+    "pop_item",
+    "replace_tail",
+    "tombstone_items",
+]
+
+_NONCE_BYTES = 16
+
+
+@dataclass(slots=True)
+class Append:
+    """One call's items for one sample.
+
+    Attributes:
+        saved_calls: Model calls whose whole output is among these items, by call number: the
+            journal's copy of it goes in the same transaction.
+        call_numbers: For each item the model call that gave it, or None.
+    """
+
+    sample: SampleKey
+    items: list[EncodedItem]
+    saved_calls: Sequence[int] = ()
+    call_numbers: Sequence[int | None] = field(default=())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all bodies."""
+        return sum(len(item.data) for item in self.items)
+
+
+class SeqRange(NamedTuple):
+    """The positions that an append took: from `first` up to, not including, `end`."""
+
+    first: int
+    end: int
+
+
+_INSERT_ITEMS = sa.insert(items).values(
+    {
+        name: sa.bindparam(name)
+        for name in (
+            "rollout_id",
+            "sample_id",
+            "seq",
+            "body",
+            "nonce",
+            "chain_digest",
+            "type",
+            "role",
+            "tool_name",
+            "call_id",
+            "call_no",
+            "created_at",
+        )
+    }
+)
+_HEAD_COLUMNS = (
+    samples.c.rollout_id,
+    samples.c.sample_id,
+    samples.c.item_count,
+    samples.c.chain_head,
+)
+_SELECT_HEAD = sa.select(*_HEAD_COLUMNS).where(
+    samples.c.rollout_id == sa.bindparam("rollout_id"),
+    samples.c.sample_id == sa.bindparam("sample_id"),
+)
+# One round trip for all; in the order of the keys, so that two writers do not deadlock.
+_LOCK_HEADS = (
+    sa.select(*_HEAD_COLUMNS)
+    .where(
+        sa.tuple_(samples.c.rollout_id, samples.c.sample_id).in_(
+            sa.select(
+                sa.func.unnest(sa.bindparam("rollout_ids", type_=postgresql.ARRAY(sa.Text))),
+                sa.func.unnest(sa.bindparam("sample_ids", type_=postgresql.ARRAY(sa.Text))),
+            )
+        )
+    )
+    .order_by(samples.c.rollout_id, samples.c.sample_id)
+    .with_for_update()
+)
+_ADVANCE_HEADS = (
+    sa.update(samples)
+    .where(
+        samples.c.rollout_id == sa.bindparam("key_rollout_id"),
+        samples.c.sample_id == sa.bindparam("key_sample_id"),
+    )
+    .values(
+        item_count=sa.bindparam("item_count"),
+        chain_head=sa.bindparam("chain_head"),
+        updated_at=sa.bindparam("updated_at"),
+    )
+)
+_SETTLE_CALLS = (
+    sa.update(model_calls)
+    .where(
+        model_calls.c.rollout_id == sa.bindparam("key_rollout_id"),
+        model_calls.c.call_no == sa.bindparam("key_call_no"),
+    )
+    .values(state="saved", output=None)
+)
+
+
+def append_items(
+    tx: Connection, appends: Sequence[Append], *, now: dt.datetime
+) -> list[SeqRange | SampleNotFound]:
+    """Append many calls' items, each call's in one piece, numbered on from its sample's last.
+
+    Returns:
+        For each append, in order, the positions it took, or the error that keeps it alone from
+        being stored.
+    """
+    heads = _lock_heads(tx, {append.sample for append in appends})
+    at = to_driver_time(tx, now)
+    new_rows: list[dict[str, Any]] = []
+    outcomes: list[SeqRange | SampleNotFound] = []
+    grown: set[SampleKey] = set()
+    settled: list[dict[str, Any]] = []
+    for append in appends:
+        sample = append.sample
+        head = heads.get(sample)
+        if head is None:
+            outcomes.append(SampleNotFound(*sample))
+            continue
+        first, chain = head
+        seq, chain = _number(append, first, chain, at, new_rows)
+        heads[sample] = (seq, chain)
+        grown.add(sample)
+        outcomes.append(SeqRange(first, seq))
+        settled += [
+            {"key_rollout_id": sample.rollout_id, "key_call_no": call_no}
+            for call_no in append.saved_calls
+        ]
+    if new_rows:
+        run_compiled(tx, _INSERT_ITEMS, new_rows)
+        run_compiled(tx, _ADVANCE_HEADS, [_to_head(one, *heads[one], at) for one in grown])
+    if settled:
+        run_compiled(tx, _SETTLE_CALLS, settled)
+    return outcomes
+
+
+def _number(
+    append: Append, seq: int, chain: bytes, created_at: Any, rows: list[dict[str, Any]]
+) -> tuple[int, bytes]:
+    """Add an append's rows and return the sample's next position and new chain head."""
+    rollout_id, sample_id = append.sample
+    numbers = append.call_numbers or (None,) * len(append.items)
+    nonces = os.urandom(_NONCE_BYTES * len(append.items))
+    for at, item in enumerate(append.items):
+        nonce = nonces[at * _NONCE_BYTES : (at + 1) * _NONCE_BYTES]
+        chain = chain_digest(chain, seq, body_digest(nonce, item.data))
+        rows.append(
+            {
+                "rollout_id": rollout_id,
+                "sample_id": sample_id,
+                "seq": seq,
+                "body": item.body,
+                "nonce": nonce,
+                "chain_digest": chain,
+                "type": item.type,
+                "role": item.role,
+                "tool_name": item.tool_name,
+                "call_id": item.call_id,
+                "call_no": numbers[at],
+                "created_at": created_at,
+            }
+        )
+        seq += 1
+    return seq, chain
+
+
+def _lock_heads(tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, tuple[int, bytes]]:
+    """Hold samples against other writers until the transaction ends; return count and head."""
+    rows: list[Any] = []
+    if tx.dialect.name == "postgresql":
+        keys = list(wanted)
+        values = {
+            "rollout_ids": [key.rollout_id for key in keys],
+            "sample_ids": [key.sample_id for key in keys],
+        }
+        rows = run_compiled(tx, _LOCK_HEADS, values).fetchall()
+    else:  # the one writer of the database has the whole of it
+        for key in wanted:
+            rows += run_compiled(tx, _SELECT_HEAD, key._asdict()).fetchall()
+    return {SampleKey(row[0], row[1]): (row[2], row[3]) for row in rows}
+
+
+def _to_head(sample: SampleKey, count: int, chain: bytes, updated_at: Any) -> dict[str, Any]:
+    return {
+        "key_rollout_id": sample.rollout_id,
+        "key_sample_id": sample.sample_id,
+        "item_count": count,
+        "chain_head": chain,
+        "updated_at": updated_at,
+    }
+
+
+def ensure_conversation(
+    tx: Connection, sample: SampleKey, *, metadata: str | None, now: dt.datetime
+) -> None:
+    """Make an open conversation and its sample where they do not exist.
+
+    Args:
+        metadata: A JSON object as text; kept from the first time.
+
+    Raises:
+        RolloutFinished: The id belongs to a rollout that was run.
+    """
+    tx.execute(
+        insert_if_absent(tx, rollouts),
+        {
+            "rollout_id": sample.rollout_id,
+            "status": "open",
+            "metadata": metadata,
+            "started_at": now,
+        },
+    )
+    status = tx.execute(
+        sa.select(rollouts.c.status).where(rollouts.c.rollout_id == sample.rollout_id)
+    ).scalar_one()
+    if status != "open":
+        raise RolloutFinished(sample.rollout_id, status)
+    ensure_sample(tx, sample, now=now)
+
+
+def ensure_sample(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> None:
+    """Make an empty sample where it does not exist, numbered after those of its rollout.
+
+    Raises:
+        RolloutNotFound: There is no such rollout.
+    """
+    rollout = sa.select(rollouts.c.rollout_id).where(rollouts.c.rollout_id == sample.rollout_id)
+    if tx.execute(rollout.with_for_update()).one_or_none() is None:
+        raise RolloutNotFound(sample.rollout_id)
+    count = sa.select(sa.func.count()).where(samples.c.rollout_id == sample.rollout_id)
+    first = first_chain_digest(*sample)
+    tx.execute(
+        insert_if_absent(tx, samples),
+        {
+            **sample._asdict(),
+            "sample_no": tx.execute(count).scalar_one(),
+            "chain_head": first,
+            "grade_chain_head": first,
+            "created_at": now,
+            "updated_at": now,
+        },
+    )
+
+
+def pop_item(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> Item | None:
+    """Take the newest live item away, leaving its row, and return it; None when there is none.
+
+    Raises:
+        CorruptItem: It does not decode; it stays.
+    """
+    _lock_heads(tx, {sample})
+    newest = fetch_live_tail(tx, sample, last=1)
+    if not newest:
+        return None
+    seq, item = newest[0]
+    tombstone_items(tx, sample, from_seq=seq, reason="popped", now=now)
+    return item
+
+
+def tombstone_items(
+    tx: Connection, sample: SampleKey, *, from_seq: int = 0, reason: str, now: dt.datetime
+) -> int:
+    """Mark a sample's live items from a position on as gone, and return how many there were.
+
+    Args:
+        reason: `popped`, `cleared` or `compacted`; kept in the rows and in the audit log.
+    """
+    _lock_heads(tx, {sample})
+    live = sa.and_(
+        items.c.rollout_id == sample.rollout_id,
+        items.c.sample_id == sample.sample_id,
+        items.c.seq >= from_seq,
+        items.c.tombstoned_at.is_(None),
+    )
+    gone = tx.execute(
+        sa.update(items).where(live).values(tombstoned_at=now, tombstone_reason=reason)
+    ).rowcount
+    if gone:
+        append_audit(
+            tx,
+            f"sample.{reason}",
+            now=now,
+            sample=sample,
+            detail={"from_seq": from_seq, "item_count": gone},
+        )
+    return gone
+
+
+def replace_tail(
+    tx: Connection,
+    sample: SampleKey,
+    seen: Sequence[int],
+    new: list[EncodedItem],
+    *,
+    now: dt.datetime,
+) -> bool:
+    """Put new items in the place of the newest ones, if they are still the ones that were seen.
+
+    Args:
+        seen: The positions of the newest live items when the caller looked; at least one.
+
+    Returns:
+        False, with nothing changed, when the sample has changed since.
+    """
+    _lock_heads(tx, {sample})
+    live = fetch_live_tail(tx, sample, last=len(seen))
+    if [seq for seq, _ in live] != list(seen):
+        return False
+    tombstone_items(tx, sample, from_seq=seen[0], reason="compacted", now=now)
+    append_items(tx, [Append(sample, new)], now=now)
+    return True
