@@ -1,0 +1,1 @@
+"""The rollout SDK: workflows, graders, backends and local evaluation."""
