@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -244,7 +244,7 @@ def _listdir(path: str) -> list[str]:
 def run_compiled(
     tx: Connection,
     statement: sa.Executable,
-    values: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    values: dict[str, Any] | list[dict[str, Any]],
 ) -> Any:
     """Run a statement of the hot path: compiled once, handed to the driver as it is.
 
