@@ -47,11 +47,6 @@ class ChatRequest:
 class Policy(Protocol):
     """The model behind the endpoint; all its coroutines run on the endpoint's loop."""
 
-    @property
-    def description(self) -> str:
-        """How people are told which model answers."""
-        ...
-
     def stream(self, request: ChatRequest) -> AsyncGenerator[Mapping[str, Any]]:
         """Yield an answer as chat completion chunks, usage in the last one.
 

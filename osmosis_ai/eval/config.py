@@ -127,9 +127,9 @@ def _find_workspace(path: Path) -> Path:
     return folder.parent.parent
 
 
-def _nearby_configs(path: Path) -> str | None:
+def _nearby_configs(path: Path) -> str:
     names = sorted(str(found) for found in path.parent.glob("*.toml"))
-    return f"configs in this folder: {', '.join(names)}" if names else None
+    return f"configs in this folder: {', '.join(names)}" if names else ""
 
 
 def _find_script(place: _Places, tables: Tables) -> Path | None:

@@ -52,7 +52,7 @@ class _Place:
     row: int
     line: int | None
 
-    def error(self, problem: str, hint: str | None = None) -> DatasetError:
+    def error(self, problem: str, hint: str = "") -> DatasetError:
         return DatasetError(self.path, problem, row=self.row, line=self.line, hint=hint)
 
 

@@ -42,7 +42,7 @@ class Endpoint:
         api_key: The bearer token that every call must carry; new for each endpoint.
     """
 
-    def __init__(self, policy: Policy, *, on_systemic: Callable[[UpstreamError], None]) -> None:
+    def __init__(self, policy: Policy, *, on_systemic: Callable[[UpstreamError], object]) -> None:
         """Prepare an endpoint without starting it.
 
         Args:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 __all__ = [
     "ConfigError",
@@ -17,17 +19,27 @@ __all__ = [
 
 
 class EvalError(Exception):
-    """Base of an eval run's errors: the message says what, `hint` says what to do about it.
+    """Base of an eval run's errors; the CLI prints it and exits with `exit_code`.
 
     Attributes:
-        hint: One or more lines of advice; None where the message says it all.
+        hint: What to do, one sentence a line; empty when the message says it.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+
+    @property
+    def code(self) -> str:
+        """The class name in snake case, as the JSON error envelope carries it."""
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The error's data as JSON values."""
+        return {name: value for name, value in vars(self).items() if name != "hint"}
 
 
 class ConfigError(EvalError):
@@ -39,7 +51,7 @@ class ConfigError(EvalError):
     """
 
     def __init__(
-        self, config_path: str, problem: str, *, key: str | None = None, hint: str | None = None
+        self, config_path: str, problem: str, *, key: str | None = None, hint: str = ""
     ) -> None:
         where = f"{config_path}: {key}" if key else config_path
         super().__init__(f"{where}: {problem}", hint=hint)
@@ -61,7 +73,7 @@ class DatasetError(EvalError):
         *,
         row: int | None = None,
         line: int | None = None,
-        hint: str | None = None,
+        hint: str = "",
     ) -> None:
         where = path
         if row is not None:
@@ -75,7 +87,7 @@ class DatasetError(EvalError):
 class EntrypointError(EvalError):
     """The rollout's entry point cannot be loaded or does not define what an eval run needs."""
 
-    def __init__(self, path: str, problem: str, *, hint: str | None = None) -> None:
+    def __init__(self, path: str, problem: str, *, hint: str = "") -> None:
         super().__init__(f"{path}: {problem}", hint=hint)
         self.path = path
 
@@ -87,23 +99,22 @@ class ScriptError(EvalError):
         line: The line at fault, from 1; None for the file as a whole.
     """
 
-    def __init__(
-        self, path: str, problem: str, *, line: int | None = None, hint: str | None = None
-    ) -> None:
+    def __init__(self, path: str, problem: str, *, line: int | None = None, hint: str = "") -> None:
         where = path if line is None else f"{path} line {line}"
         super().__init__(f"{where}: {problem}", hint=hint)
         self.path, self.line = path, line
 
 
 class ProviderError(EvalError):
-    """The model's provider refuses every call: a wrong key, an unknown model, a missing right.
+    """The model's provider answers no call: a wrong key, an unknown model, a server that is away.
 
     Attributes:
-        status: The HTTP status that the provider answered with.
+        model: The model as the TOML names it.
+        status: The HTTP status that stands for the refusal.
     """
 
-    def __init__(self, model: str, problem: str, *, status: int, hint: str | None = None) -> None:
-        super().__init__(f"model {model}: {problem}", hint=hint)
+    def __init__(self, model: str, problem: str, *, status: int, hint: str = "") -> None:
+        super().__init__(f"the model does not answer: {problem}", hint=hint)
         self.model, self.status = model, status
 
 
@@ -120,7 +131,7 @@ class EvalRunChanged(EvalError):
             hint="undo the change to resume it, or start anew with --fresh (the old one stays)",
         )
         self.config_path, self.eval_run_id = config_path, eval_run_id
-        self.changed = tuple(changed)
+        self.changed = list(changed)
 
 
 class EvalRunBusy(EvalError):

@@ -134,11 +134,6 @@ class ScriptedPolicy:
     name: str
     rules: Mapping[int, _Rule]
 
-    @property
-    def description(self) -> str:
-        """How people are told which model answers."""
-        return f"scripted ({self.name}), no network, no key"
-
     async def preflight(self) -> None:
         """Do nothing: the script was read when it was loaded."""
 

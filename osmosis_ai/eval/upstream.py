@@ -5,24 +5,21 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
 from osmosis_ai.eval.chat import ChatRequest, RequestRefused, UpstreamError
 from osmosis_ai.eval.errors import EvalError
+from osmosis_ai.eval.redaction import redact
 
-__all__ = ["LiteLLMPolicy", "redact"]
+__all__ = ["LiteLLMPolicy"]
 
 PREFLIGHT_TIMEOUT_S = 60.0
 # Clients refuse an empty key; LiteLLM, given none, would take one from the environment.
 NO_KEY = "no-key"
 # These sign requests with the machine's own credentials, never with a key that we hand over.
 AMBIENT_PROVIDERS = ("bedrock", "sagemaker", "vertex_ai")
-SECRET = re.compile(
-    r"(?P<scheme>Bearer\s+)\S+|\b(?:sk|rk|pk|gsk|xai|key)-[\w*.-]{6,}|(?<=://)[^/\s@]+@"
-)
 # Arguments of LiteLLM's function that steer LiteLLM itself and are not in its own list of those.
 CONTROLS = frozenset(
     [
@@ -64,11 +61,6 @@ class LiteLLMPolicy:
         self._model, self._base_url, self._secret = model, base_url, api_key
         self._api_key = api_key or (None if model.startswith(AMBIENT_PROVIDERS) else NO_KEY)
         self._timeout_s = timeout_s
-
-    @property
-    def description(self) -> str:
-        """How people are told which model answers."""
-        return f"{self._model} at {redact(self._base_url)}" if self._base_url else self._model
 
     async def stream(self, request: ChatRequest) -> AsyncGenerator[Mapping[str, Any]]:
         """Yield the model's chunks; every parameter is forwarded or refused by name."""
@@ -132,14 +124,6 @@ class LiteLLMPolicy:
             status=status if isinstance(status, int) and 400 <= status < 600 else 502,
             retry_after=headers.get("retry-after"),
         )
-
-
-def redact(text: str, *secrets: str | None) -> str:
-    """Return a text without the given secrets and without what looks like one."""
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "[secret]")
-    return SECRET.sub(lambda found: f"{found['scheme'] or ''}[secret]", text)
 
 
 def _import_litellm() -> Any:

@@ -21,8 +21,6 @@ BODY = {"model": "any", "messages": [{"role": "user", "content": "hi"}], "stream
 class Canned:
     """A policy that yields what it was given and raises what it finds between."""
 
-    description = "canned"
-
     def __init__(self, *steps: Mapping[str, Any] | Exception) -> None:
         self.steps = steps or tuple(HELLO)
         self.requests: list[ChatRequest] = []
