@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
         TResponseInputItem,
         TResponseStreamEvent,
     )
-    from agents.extensions.models.litellm_model import LitellmModel
 
     from osmosis_ai.rollout.context import RolloutContext
+    from osmosis_ai.rollout.integrations.agents.endpoint_model import EndpointModel
 
 __all__ = ["OsmosisLitellmModel", "OsmosisRolloutModel"]
 
@@ -90,7 +89,7 @@ class OsmosisLitellmModel(Model):
                 "RolloutContext first"
             )
         self._context = context
-        self._inner = _new_litellm_model(context)
+        self._inner = _connect(context)
 
     async def get_response(
         self,
@@ -228,21 +227,10 @@ def _unfinished() -> ModelBehaviorError:
     return ModelBehaviorError("the policy's answer ended without response.completed")
 
 
-def _new_litellm_model(context: RolloutContext) -> LitellmModel:
-    # Without it LiteLLM fetches a price list while it is imported.
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    try:
-        import litellm
-    except ModuleNotFoundError as error:
-        if error.name != "litellm":
-            raise
-        raise ImportError(
-            "the rollout model needs the package litellm: pip install 'osmosis-store[litellm]'"
-        ) from error
-    from agents.extensions.models.litellm_model import LitellmModel
+def _connect(context: RolloutContext) -> EndpointModel:
+    from osmosis_ai.rollout.integrations.agents.endpoint_model import EndpointModel
 
-    litellm.suppress_debug_info = True  # it prints advice to standard output on errors
     # Without any key LiteLLM would send the OpenAI key of the environment.
-    return LitellmModel(
+    return EndpointModel(
         MODEL_NAME, base_url=context.chat_completions_url, api_key=context.api_key or "no-key"
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agents.memory import Session, SessionSettings
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["OsmosisMemorySession", "SessionSampleSource"]
 
+# The SDK's own "all": with None a session applies the limit of its settings.
+_ALL = 2_147_483_647
+
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +34,7 @@ class SessionSampleSource(SampleSource):
 
     async def get_sample(self, name: str = DEFAULT_SAMPLE_ID) -> RolloutSample:
         """Return the session's items as the sample `name`."""
-        items = [dict(item) for item in await self.session.get_items()]
+        items = [dict(item) for item in await self.session.get_items(limit=_ALL)]
         return RolloutSample(
             id=name, messages=items, trajectory_messages=to_trajectory_messages(items)
         )
@@ -89,8 +94,14 @@ class OsmosisMemorySession:
         items: list[TResponseInputItem],
         wrapper: RunContextWrapper[Any] | None = None,
     ) -> None:
-        """Append copies of the items."""
+        """Append copies of the items, all or none.
+
+        Raises:
+            TypeError, ValueError: JSON cannot hold one of them; names its position.
+        """
         self._registration.touch(wrapper)
+        for index, item in enumerate(items):
+            _require_json(index, item)
         self._items += copy.deepcopy(items)
 
     async def pop_item(
@@ -104,3 +115,12 @@ class OsmosisMemorySession:
         """Remove all items."""
         self._registration.touch(wrapper)
         self._items.clear()
+
+
+def _require_json(index: int, item: object) -> None:
+    if not isinstance(item, Mapping):
+        raise TypeError(f"items[{index}] is {type(item).__name__}: session items are mappings")
+    try:
+        json.dumps(item, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise type(error)(f"items[{index}] cannot be held by JSON: {error}") from error
