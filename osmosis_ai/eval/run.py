@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -74,6 +75,8 @@ async def run_eval(
 
 
 def _load_parts(config: EvalConfig) -> tuple[Dataset, Entrypoint]:
+    # With a key around, the Agents SDK would send every conversation to OpenAI as a trace.
+    os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
     dataset = load_dataset(
         config.dataset,
         name=config.shorten(config.dataset),
