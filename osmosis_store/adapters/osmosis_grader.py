@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
-from osmosis_ai.rollout.utils.digest import code_digest
-from osmosis_ai.rollout.utils.imports import to_import_path
-from osmosis_store.codec import to_clean_text
+from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest
+from osmosis_store.codec import to_clean_text, to_json_text
 from osmosis_store.records import NewGrade
 
 __all__ = ["GraderIdentity", "identify_grader", "to_new_grades"]
@@ -35,9 +36,25 @@ class GraderIdentity:
 
 def identify_grader(grader: type[Grader], config: GraderConfig | None) -> GraderIdentity:
     """Return a grader's identity; two with one digest give the same grades for the same items."""
-    found = code_digest(grader, config)
-    values = None if config is None else config.model_dump(mode="json")
-    return GraderIdentity(to_import_path(grader), found.digest, found.covers, values)
+    values = None if config is None else config.model_dump(mode="json", fallback=_type_name)
+    code = _code_digest(grader)
+    return GraderIdentity(
+        reference=f"{grader.__module__}:{grader.__qualname__}",
+        digest=sha256(f"{code.digest} {to_json_text(values)}".encode()).hexdigest(),
+        covers=code.covers,
+        config=values,
+    )
+
+
+@functools.cache
+def _code_digest(grader: type[Grader]) -> CodeDigest:
+    """Read the code once: what is loaded does not change when its file does."""
+    return code_digest(grader)
+
+
+def _type_name(value: object) -> str:
+    """Stand for a config value that JSON cannot hold, the same in every process."""
+    return f"{type(value).__module__}:{type(value).__qualname__}"
 
 
 def to_new_grades(report: GradeReport) -> list[NewGrade]:

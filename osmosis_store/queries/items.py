@@ -7,13 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import aggregate_order_by
-from sqlalchemy.engine import Connection, Row
+from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import Item, decode_body
 from osmosis_store.engine import run_compiled
 from osmosis_store.errors import CorruptItem, SampleNotFound
 from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
-from osmosis_store.schema import items, samples
+from osmosis_store.schema import items, rollouts, samples
 
 __all__ = [
     "fetch_item_records",
@@ -21,6 +21,7 @@ __all__ = [
     "fetch_live_tail",
     "fetch_sample",
     "fetch_samples",
+    "fetch_samples_by_rollout",
     "require_sample",
 ]
 
@@ -162,6 +163,21 @@ def fetch_samples(tx: Connection, rollout_id: str) -> list[SampleRecord]:
     return [_to_sample(row) for row in rows]
 
 
+def fetch_samples_by_rollout(tx: Connection, eval_run_id: str) -> dict[str, list[SampleRecord]]:
+    """Return the samples of an eval run's rollouts by rollout id, each rollout's in order."""
+    rows = tx.execute(
+        sa.select(samples)
+        .join(rollouts, rollouts.c.rollout_id == samples.c.rollout_id)
+        .where(rollouts.c.eval_run_id == eval_run_id)
+        .order_by(samples.c.rollout_id, samples.c.sample_no)
+    )
+    found: dict[str, list[SampleRecord]] = {}
+    for row in rows:
+        sample = _to_sample(row)
+        found.setdefault(sample.rollout_id, []).append(sample)
+    return found
+
+
 def fetch_sample(tx: Connection, sample: SampleKey) -> SampleRecord | None:
     """Return one sample; None when there is none."""
     row = tx.execute(
@@ -185,7 +201,7 @@ def require_sample(tx: Connection, sample: SampleKey) -> SampleRecord:
     return found
 
 
-def _to_sample(row: Row[Any]) -> SampleRecord:
+def _to_sample(row: Any) -> SampleRecord:
     values = row._asdict()
     del values["grade_chain_head"]
     extra = values.pop("extra_fields")

@@ -174,15 +174,16 @@ def fetch_model_calls(tx: Connection, rollout_id: str) -> list[ModelCallRecord]:
     return [ModelCallRecord(**_decoded(row, "settings", "output")) for row in rows]
 
 
-def fetch_usage(tx: Connection, rollout_ids: Sequence[str]) -> dict[str, Usage]:
-    """Return the tokens of the named rollouts, summed over their model calls."""
+def fetch_usage(tx: Connection, eval_run_id: str) -> dict[str, Usage]:
+    """Return the tokens of an eval run's rollouts by id, summed over their model calls."""
     sums = (
         sa.func.coalesce(sa.func.sum(model_calls.c[name]), 0)
         for name in ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
     )
     rows = tx.execute(
         sa.select(model_calls.c.rollout_id, *sums)
-        .where(model_calls.c.rollout_id.in_(rollout_ids))
+        .join(rollouts, rollouts.c.rollout_id == model_calls.c.rollout_id)
+        .where(rollouts.c.eval_run_id == eval_run_id)
         .group_by(model_calls.c.rollout_id)
     )
     return {
