@@ -20,10 +20,10 @@ async def tidy_chunks(
         include_usage: Whether the closing usage chunk is passed on.
 
     Raises:
-        UpstreamError: The answer has no choice.
+        UpstreamError: The answer has no choice, or ends without a finish reason.
     """
     indexes = _ToolCallIndexes()
-    answered = False
+    answered = finished = False
     async with aclosing(chunks):
         async for chunk in chunks:
             choices = [
@@ -31,6 +31,7 @@ async def tidy_chunks(
                 for choice in chunk.get("choices") or ()
             ]
             answered = answered or bool(choices)
+            finished = finished or any(choice.get("finish_reason") for choice in choices)
             tidy = {**chunk, "choices": choices}
             if not include_usage:
                 tidy.pop("usage", None)
@@ -38,6 +39,8 @@ async def tidy_chunks(
                 yield tidy
     if not answered:
         raise UpstreamError("the model's answer has no choices", status=502)
+    if not finished:
+        raise UpstreamError("the model's answer broke off: it has no finish reason", status=502)
 
 
 def _tidy_delta(delta: Mapping[str, Any], indexes: _ToolCallIndexes) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
@@ -128,10 +127,12 @@ class LiteLLMPolicy:
 
 def _import_litellm() -> Any:
     # Without it the import fetches a price list from the network.
-    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     try:
-        litellm: Any = importlib.import_module("litellm")
+        import litellm
     except ModuleNotFoundError as error:
+        if error.name != "litellm":
+            raise
         hint = 'install osmosis-store[litellm], or set [llm] model = "scripted"'
         raise EvalError("calling a model needs the package litellm", hint=hint) from error
     litellm.suppress_debug_info = True

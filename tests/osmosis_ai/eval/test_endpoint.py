@@ -265,6 +265,12 @@ async def test_an_answer_that_breaks_off_is_an_error_for_the_client() -> None:
             await ask(client)
 
 
+async def test_an_answer_without_a_finish_reason_is_an_error() -> None:
+    async with serving(Canned(*HELLO[:3])) as (_, client):
+        with pytest.raises(openai.APIError, match="has no finish reason"):
+            await ask(client)
+
+
 @pytest.mark.parametrize("steps", [(USAGE,), ({"choices": []},)])
 async def test_an_answer_without_choices_is_an_error(steps: Any) -> None:
     async with serving(Canned(*steps)) as (_, client):
