@@ -83,10 +83,11 @@ Script = Callable[[PolicyCall], Answer]
 
 
 class PolicyEndpoint:
-    """The endpoint; `answer_with` sets what the next calls get, `calls` is what came."""
+    """The endpoint: `answer_with` sets what the next calls get, `calls` is what came."""
 
     def __init__(self) -> None:
         self.calls: list[PolicyCall] = []
+        self.called = threading.Event()
         self._script: Script = lambda call: text("ok")
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/v1"
@@ -110,6 +111,7 @@ class PolicyEndpoint:
     def answer_with(self, script: Script | Iterable[Answer]) -> None:
         """Answer the next calls in this order, or by a function of the call."""
         self.calls.clear()
+        self.called.clear()
         if callable(script):
             self._script = script
         else:
@@ -119,6 +121,7 @@ class PolicyEndpoint:
     async def _complete(self, request: Request) -> Response:
         call = PolicyCall(dict(request.headers), await request.json())
         self.calls.append(call)
+        self.called.set()
         answer = self._script(call)
         if answer.status != 200:
             return JSONResponse(

@@ -48,7 +48,8 @@ async def grade_samples(
         timeout_s: Seconds for constructing and running the grader; None: no limit.
 
     Returns:
-        Success with the graded copies, each with a reward or marked as removed; or failure with
+        Success with the graded copies, each with a reward or marked as removed and made safe for
+        JSON; or failure with
         message and category, and then `remove_sample` is as it was before and rewards count for
         nothing. `extra_fields` holds `policy_calls_refused`, how often the grader tried to call
         the policy, and on failure `traceback` as text.
@@ -74,7 +75,7 @@ async def grade_samples(
         return _failure(error, graded, samples, scope)
     return ExecutionResult(
         status=RolloutStatus.SUCCESS,
-        samples=graded,
+        samples={sample_id: sample.json_safe_copy() for sample_id, sample in graded.items()},
         extra_fields={POLICY_CALLS_REFUSED: scope.policy_calls_refused},
     )
 
@@ -88,6 +89,10 @@ def _adopt(graded: dict[str, RolloutSample], seen: Mapping[str, RolloutSample]) 
     if unknown:
         names = ", ".join(map(repr, unknown))
         raise ValueError(f"the grader rewarded sample {names}, which the rollout never produced")
+    odd = [sample_id for sample_id, sample in seen.items() if not isinstance(sample, RolloutSample)]
+    if odd:
+        names = ", ".join(map(repr, odd))
+        raise TypeError(f"the grader replaced sample {names} by something that is not a sample")
     graded.update(seen)
 
 
@@ -97,10 +102,9 @@ def _failure(
     samples: Mapping[str, RolloutSample],
     scope: GradingScope,
 ) -> ExecutionResult:
-    kept = {
-        sample_id: sample.model_copy(update={"remove_sample": samples[sample_id].remove_sample})
-        for sample_id, sample in graded.items()
-    }
+    kept = {sample_id: sample.json_safe_copy() for sample_id, sample in graded.items()}
+    for sample_id, sample in kept.items():
+        sample.remove_sample = samples[sample_id].remove_sample
     return ExecutionResult(
         status=RolloutStatus.FAILURE,
         samples=kept,

@@ -138,7 +138,8 @@ class WorkflowExecution:
         if self.recorder is None:
             return failure
         try:
-            await self.recorder.samples_collected(self.rollout_id, samples)
+            safe = {sample_id: sample.json_safe_copy() for sample_id, sample in samples.items()}
+            await self.recorder.samples_collected(self.rollout_id, safe)
             if failure is None:
                 await self.recorder.rollout_finished(self.rollout_id)
                 return None
