@@ -7,6 +7,7 @@ from osmosis_store.version import __version__
 if TYPE_CHECKING:
     from osmosis_store.adapters.agents_session import OsmosisSQLSession
     from osmosis_store.adapters.recording import StoreRecorder
+    from osmosis_store.adapters.regrading import regrade
     from osmosis_store.errors import StoreError
     from osmosis_store.records import Selection
     from osmosis_store.store import Store
@@ -18,6 +19,7 @@ __all__ = [
     "StoreError",
     "StoreRecorder",
     "__version__",
+    "regrade",
 ]
 
 # Handed out on first use: the Agents SDK alone takes two seconds to import.
@@ -27,6 +29,7 @@ _HOMES = {
     "Store": "osmosis_store.store",
     "StoreError": "osmosis_store.errors",
     "StoreRecorder": "osmosis_store.adapters.recording",
+    "regrade": "osmosis_store.adapters.regrading",
 }
 
 

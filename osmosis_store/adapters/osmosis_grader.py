@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import importlib.util
+import inspect
+import sys
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from osmosis_ai.rollout.grader import Grader
@@ -12,11 +18,15 @@ from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
 from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest
 from osmosis_store.codec import to_clean_text, to_json_text
+from osmosis_store.errors import GraderNotLoadable
 from osmosis_store.records import NewGrade
 
-__all__ = ["GraderIdentity", "identify_grader", "to_new_grades"]
+__all__ = ["GraderIdentity", "identify_grader", "load_grader", "to_new_grades"]
 
 _EXPLANATION = "explanation"
+
+# The file as it was named, by the module that was made of it.
+_files: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ def identify_grader(grader: type[Grader], config: GraderConfig | None) -> Grader
     values = None if config is None else config.model_dump(mode="json", fallback=_type_name)
     code = _code_digest(grader)
     return GraderIdentity(
-        reference=f"{grader.__module__}:{grader.__qualname__}",
+        reference=f"{_files.get(grader.__module__, grader.__module__)}:{grader.__qualname__}",
         digest=sha256(f"{code.digest} {to_json_text(values)}".encode()).hexdigest(),
         covers=code.covers,
         config=values,
@@ -55,6 +65,101 @@ def _code_digest(grader: type[Grader]) -> CodeDigest:
 def _type_name(value: object) -> str:
     """Stand for a config value that JSON cannot hold, the same in every process."""
     return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def load_grader(
+    reference: str, folder: Path, config: dict[str, Any]
+) -> tuple[type[Grader], GraderConfig | None]:
+    """Find a grader and the config that it is given.
+
+    The config is the module's only `GraderConfig` instance, if it has one, with the given values
+    over it; without an instance the values make a plain `GraderConfig`.
+
+    Args:
+        reference: `module:Class`, or `file.py:Class` with the file relative to `folder`.
+        config: Values by field name; empty: the module's own, or none.
+
+    Raises:
+        GraderNotLoadable: Names what is missing, and the graders that are there.
+    """
+    where, colon, name = reference.rpartition(":")
+    if not (where and colon and name):
+        raise GraderNotLoadable(
+            f"{reference!r} names no grader", hint="write file.py:Class or module:Class"
+        )
+    module = _load_file(folder, where) if where.endswith(".py") else _load_module(where, folder)
+    grader = getattr(module, name, None)
+    if not (isinstance(grader, type) and issubclass(grader, Grader)):
+        what = "no class" if grader is None else "no grader"
+        raise GraderNotLoadable(f"{where} has {what} {name}", hint=_graders_of(module))
+    return grader, _config_of(module, where, config)
+
+
+def _load_file(folder: Path, file: str) -> ModuleType:
+    path = folder / file
+    if not path.is_file():
+        raise GraderNotLoadable(f"there is no file {path}")
+    # a name of its own for each file: two graders.py in one process are two modules
+    name = f"osmosis_grader_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name], _files[name] = module, file
+    try:
+        _make_importable(path.resolve().parent)
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _not_importable(str(path), error) from error
+    return module
+
+
+def _load_module(name: str, folder: Path) -> ModuleType:
+    try:
+        _make_importable(folder.resolve())
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:
+        raise _not_importable(name, error) from error
+
+
+def _make_importable(folder: Path) -> None:
+    """Let modules of a folder be imported by their plain names, as `python file.py` does."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def _not_importable(name: str, error: BaseException) -> GraderNotLoadable:
+    return GraderNotLoadable(
+        f"{name} cannot be imported: {type(error).__name__}: {error}",
+        hint="--debug shows the traceback",
+    )
+
+
+def _graders_of(module: ModuleType) -> str:
+    found = [
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Grader) and not inspect.isabstract(value)
+    ]
+    return f"it defines {', '.join(found)} (Grader)" if found else "it defines no Grader"
+
+
+def _config_of(module: ModuleType, where: str, values: dict[str, Any]) -> GraderConfig | None:
+    own = {id(value): value for value in vars(module).values() if isinstance(value, GraderConfig)}
+    if len(own) > 1:
+        raise GraderNotLoadable(f"{where} has {len(own)} GraderConfig instances; keep one")
+    config = next(iter(own.values()), None)
+    if not values:
+        return config
+    kind = GraderConfig if config is None else type(config)
+    base = {"name": where} if config is None else config.model_dump()
+    try:
+        return kind.model_validate({**base, **values})
+    except ValueError as error:
+        raise GraderNotLoadable(f"the config does not fit {kind.__name__}: {error}") from error
 
 
 def to_new_grades(report: GradeReport) -> list[NewGrade]:
