@@ -119,7 +119,9 @@ def parse_url(url: str) -> Place:
         return Place(sa.URL.create("sqlite", database=str(path)), _short(path), path)
     if backend in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
-        shown = parsed.set(drivername="postgresql", password=None, query={})
+        shown = sa.URL.create(
+            "postgresql", parsed.username, None, parsed.host, parsed.port, parsed.database
+        )
         return Place(parsed, shown.render_as_string(), None)
     raise InvalidStoreUrl(url.split("@")[-1], f"{backend} is neither sqlite nor postgresql")
 
@@ -250,7 +252,7 @@ def run_compiled(
 
     SQLAlchemy's own execution costs 30 to 60 µs a statement, more than SQLite needs for it. The
     price: values and rows are the driver's own types (times by `to_driver_time`), and reading
-    outside a transaction begins none.
+    outside a transaction begins none on SQLite.
 
     Args:
         statement: A module's constant, with bound parameters by name.
@@ -260,6 +262,8 @@ def run_compiled(
         The driver's cursor.
     """
     text, constants = _compile(statement, tx.dialect)
+    if tx.dialect.name == "postgresql" and not tx.in_transaction():
+        tx.begin()  # psycopg begins one by itself, which nobody would end
     cursor = tx.connection.driver_connection.cursor()  # type: ignore[union-attr]
     if isinstance(values, list):
         cursor.executemany(text, values)

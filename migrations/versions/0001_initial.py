@@ -254,7 +254,7 @@ def upgrade() -> None:
         sa.Column("grading_run_id", KEY, nullable=False),
         sa.Column("reward", sa.Double(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),
-        sa.Column("removed", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("removed", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("metrics", sa.Text(), nullable=True),
         sa.Column("explanation", sa.Text(), nullable=True),
         sa.Column("label", sa.Text(), nullable=True),
@@ -294,7 +294,7 @@ def upgrade() -> None:
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("tombstoned_at", TIME, nullable=True),
         sa.Column("tombstone_reason", sa.Text(), nullable=True),
-        sa.Column("recovered", sa.Boolean(), server_default=sa.text("0"), nullable=False),
+        sa.Column("recovered", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.ForeignKeyConstraint(
             ["rollout_id", "sample_id"],
             ["samples.rollout_id", "samples.sample_id"],
