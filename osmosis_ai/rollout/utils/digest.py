@@ -33,8 +33,9 @@ class CodeDigest:
 
     Attributes:
         digest: SHA-256 of code and config, hexadecimal.
-        covers: The qualified names that it takes in, sorted; an entry of a class without a
-            source file says how it was taken in: `source of …` or `bytecode of …`.
+        covers: The qualified names that it takes in, sorted. `module:name` are the module's
+            top-level statements that act on that name, `import …` is outside the workspace,
+            and a class without a file is there as `source of …` or `bytecode of …`.
     """
 
     digest: str
@@ -122,9 +123,10 @@ class _Collector:
                 return self.texts
             for source, effect in pending:
                 self._effects_done.add(id(effect))
-                text = canonical(effect)
-                self.texts[f"{self._label(source.path)}:{effect.lineno}"] = text
-                if self._is_reached(source, _receiver(effect)):
+                receiver = _receiver(effect)
+                label = f"{self._label(source.path)}:{receiver}"
+                self.texts[label] = self.texts.get(label, "") + canonical(effect)
+                if self._is_reached(source, receiver):
                     self._reach_names(source, effect)
 
     def _matters(self, source: ModuleSource, effect: ast.stmt) -> bool:

@@ -178,6 +178,8 @@ def canonical(node: object, *, keep_docstrings: bool = True) -> str:
         for name, value in ast.iter_fields(node):
             if name == "body" and not keep_docstrings:
                 value = _without_docstring(node, value)
+            if isinstance(node, ast.JoinedStr):
+                value = [part for part in value if not _is_empty_text(part)]
             if value in (None, []) or name in {"kind", "type_comment", "ctx"}:
                 continue
             fields.append(f"{name}={canonical(value, keep_docstrings=keep_docstrings)}")
@@ -185,6 +187,11 @@ def canonical(node: object, *, keep_docstrings: bool = True) -> str:
     if isinstance(node, list):
         return f"[{','.join(canonical(item, keep_docstrings=keep_docstrings) for item in node)}]"
     return f"{type(node).__name__}:{node!r}"
+
+
+def _is_empty_text(node: ast.AST) -> bool:
+    """Tell the empty parts that some releases of 3.12 put into format specifications."""
+    return isinstance(node, ast.Constant) and node.value == ""
 
 
 def _without_docstring(node: ast.AST, body: list[ast.stmt]) -> list[ast.stmt]:
