@@ -120,7 +120,7 @@ class Database:
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         """Run a function of a read-only connection in a reader thread and return its result."""
-        return await self._reader.submit(fn, loop=asyncio.get_running_loop()).settled()
+        return await self._reader.submit(fn, loop=asyncio.get_running_loop())
 
     async def write(self, fn: Callable[[Connection], T]) -> T:
         """Run a function of the writing connection; its effect is on disk when this returns.
@@ -129,7 +129,7 @@ class Database:
             fn: May be run more than once, so it may change nothing but the database.
         """
         ticket = self._require_writer().submit(fn, loop=asyncio.get_running_loop())
-        result: T = await ticket.settled()
+        result: T = await ticket
         return result
 
     def write_now(self, fn: Callable[[Connection], T]) -> T:
@@ -144,7 +144,7 @@ class Database:
             SampleNotFound: The sample was never made.
         """
         ticket = self._require_writer().submit(append, loop=asyncio.get_running_loop())
-        result: SeqRange = await ticket.settled()
+        result: SeqRange = await ticket
         return result
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 from sqlalchemy import exc as sa_exc
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection, Engine
 
 from osmosis_store.errors import (
@@ -266,7 +266,7 @@ def run_compiled(
         tx.begin()  # psycopg begins one by itself, which nobody would end
     cursor = tx.connection.driver_connection.cursor()  # type: ignore[union-attr]
     if isinstance(values, list):
-        cursor.executemany(text, values)
+        cursor.executemany(text, [{**constants, **row} for row in values] if constants else values)
     else:
         cursor.execute(text, {**constants, **values} if constants else values)
     return cursor
@@ -276,8 +276,8 @@ def run_compiled(
 def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, dict[str, Any]]:
     """Return a statement's text and the parameters that it sets itself."""
     compiled = statement.compile(dialect=dialect)
-    given = {name: value for name, value in compiled.params.items() if value is not None}
-    return str(compiled), given
+    constants = {name: bound.value for name, bound in compiled.binds.items() if not bound.required}
+    return str(compiled), constants
 
 
 def to_driver_time(tx: Connection, time: dt.datetime) -> Any:
@@ -287,10 +287,9 @@ def to_driver_time(tx: Connection, time: dt.datetime) -> Any:
     return time.replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
-def insert_if_absent(tx: Connection, table: sa.Table) -> Any:
-    """Return an INSERT that leaves a row that is there already as it is."""
-    dialect = postgresql if tx.dialect.name == "postgresql" else sqlite
-    return dialect.insert(table).on_conflict_do_nothing()
+def insert_if_absent(table: sa.Table) -> postgresql.Insert:
+    """Return an INSERT that leaves a row that is there already as it is; the same on SQLite."""
+    return postgresql.insert(table).on_conflict_do_nothing()
 
 
 def utc_now(tx: Connection, *, plus_s: float = 0) -> sa.ColumnElement[Any]:

@@ -6,21 +6,25 @@ import asyncio
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 
 from osmosis_store.engine import Options, Place, translate_errors
 from osmosis_store.errors import StoreClosed, StoreForked
-from osmosis_store.ticket import Ticket, deliver
+from osmosis_store.ticket import Outcome, Ticket, deliver
 
 __all__ = ["Reader"]
 
 T = TypeVar("T")
 
+_Job: TypeAlias = tuple[Ticket[Any], Callable[[Connection], Any]]
+
 _THREADS = 2
+_MAX_HOLD_S = 0.002
 
 
 class Reader:
@@ -28,9 +32,7 @@ class Reader:
 
     def __init__(self, engine: Engine, place: Place, options: Options) -> None:
         self._engine, self._place, self._options = engine, place, options
-        self._queue: queue.SimpleQueue[tuple[Ticket[Any], Callable[[Connection], Any]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -90,22 +92,42 @@ class Reader:
     def _run(self) -> None:
         tx: Connection | None = None
         while (job := self._queue.get()) is not None:
-            ticket, read = job
-            if not ticket.claim():
-                continue
-            try:
-                with translate_errors(self._place, self._options):
-                    tx = tx or self._engine.connect()
-                    result = read(tx)
-                    if tx.in_transaction():
-                        tx.rollback()
-            except Exception as error:  # whatever it is, its caller gets it
-                if tx is not None:
-                    tx.close()
-                    tx = None
-                deliver([(ticket, None, error)])
-            else:
-                deliver([(ticket, result, None)])
-            del job, ticket, read
+            outcomes: list[Outcome] = []
+            held_until = time.monotonic() + _MAX_HOLD_S
+            while job is not None:
+                ticket, read = job
+                if ticket.claim():
+                    tx, outcome = self._read(tx, ticket, read)
+                    outcomes.append(outcome)
+                job = self._take_waiting() if time.monotonic() < held_until else None
+            # callers that wait are woken together: a wake-up costs as much as a short read
+            deliver(outcomes)
+            del outcomes
         if tx is not None:
             tx.close()
+
+    def _take_waiting(self) -> _Job | None:
+        """Return a read that waits, if there is one; the sign to stop stays in the queue."""
+        try:
+            job = self._queue.get_nowait()
+        except queue.Empty:
+            return None
+        if job is None:
+            self._queue.put(None)
+        return job
+
+    def _read(
+        self, tx: Connection | None, ticket: Ticket[Any], read: Callable[[Connection], Any]
+    ) -> tuple[Connection | None, Outcome]:
+        """Run one read on this thread's connection, which an error makes it give up."""
+        try:
+            with translate_errors(self._place, self._options):
+                tx = tx or self._engine.connect()
+                result = read(tx)
+                if tx.in_transaction():
+                    tx.rollback()
+        except Exception as error:  # whatever it is, its caller gets it
+            if tx is not None:
+                tx.close()
+            return None, (ticket, None, error)
+        return tx, (ticket, result, None)

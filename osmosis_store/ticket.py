@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
-from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Generator, Iterable
+from typing import Any, Generic, TypeAlias, TypeVar
 
 __all__ = ["Outcome", "Ticket", "deliver"]
 
@@ -14,18 +14,18 @@ T = TypeVar("T")
 
 
 class Ticket(Generic[T]):
-    """One waiting caller.
+    """One waiting caller: `await ticket` in an event loop, `ticket.wait()` elsewhere.
 
-    Made on the caller's side: inside a running event loop it waits as a coroutine, on any loop;
-    elsewhere it blocks its thread.
+    An awaiting task that is cancelled withdraws work that nobody has begun. Work that was begun
+    is awaited first, so that its outcome is settled when the cancellation goes on.
     """
 
     __slots__ = ("_claim", "future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self.loop = loop
-        self.future: asyncio.Future[T] | concurrent.futures.Future[T] = (
-            concurrent.futures.Future() if loop is None else loop.create_future()
+        self.future: _Promise[T] | concurrent.futures.Future[T] = (
+            concurrent.futures.Future() if loop is None else _Promise(self, loop)
         )
         self._claim = [None]
 
@@ -42,29 +42,27 @@ class Ticket(Generic[T]):
         assert isinstance(self.future, concurrent.futures.Future)
         return self.future.result()
 
-    async def settled(self) -> T:
-        """Wait in the event loop.
-
-        A caller that is cancelled withdraws work that nobody has begun. Work that was begun is
-        awaited first, so that its outcome is settled when the cancellation goes on.
-        """
-        future = self.future
-        assert isinstance(future, asyncio.Future)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            if self.claim():
-                future.cancel()
-                raise
-            while not future.done():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # looked at: the loop need not warn about it
-            raise
+    def __await__(self) -> Generator[Any, None, T]:
+        assert isinstance(self.future, asyncio.Future)
+        return self.future.__await__()
 
 
-Outcome = tuple[Ticket[Any], Any, BaseException | None]
+class _Promise(asyncio.Future[T]):
+    """A future that is cancelled only while its work has not begun.
+
+    asyncio throws a refused cancellation into the task when the future is done: just when the
+    outcome is settled.
+    """
+
+    def __init__(self, ticket: Ticket[T], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._ticket = ticket
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        return self._ticket.claim() and super().cancel(msg)
+
+
+Outcome: TypeAlias = tuple[Ticket[Any], Any, BaseException | None]
 
 
 def deliver(outcomes: Iterable[Outcome]) -> None:
@@ -83,8 +81,6 @@ def deliver(outcomes: Iterable[Outcome]) -> None:
 
 def _settle(outcomes: list[Outcome]) -> None:
     for ticket, result, error in outcomes:
-        if ticket.future.done():
-            continue
         if error is None:
             ticket.future.set_result(result)
         else:

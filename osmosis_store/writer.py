@@ -257,7 +257,7 @@ class Writer:
             if self._place.is_sqlite:
                 with self._connection.begin():
                     self._connection.execute(
-                        insert_if_absent(self._connection, writer_batches),
+                        insert_if_absent(writer_batches),
                         {"writer_id": self._writer_id, "batch_no": self._batch_no},
                     )
         return self._connection

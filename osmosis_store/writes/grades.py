@@ -52,7 +52,7 @@ def ensure_grading_run(
 ) -> None:
     """Add a grading run that begins now, unless it is there already."""
     added = tx.execute(
-        insert_if_absent(tx, grading_runs),
+        insert_if_absent(grading_runs),
         {
             "grading_run_id": grading_run_id,
             "eval_run_id": run.eval_run_id,

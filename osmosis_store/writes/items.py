@@ -127,6 +127,30 @@ _SETTLE_CALLS = (
 )
 
 
+_INSERT_OPEN = insert_if_absent(rollouts).values(
+    rollout_id=sa.bindparam("rollout_id"),
+    status="open",
+    metadata=sa.bindparam("metadata"),
+    started_at=sa.bindparam("started_at"),
+)
+_LOCK_ROLLOUT = (
+    sa.select(rollouts.c.status)
+    .where(rollouts.c.rollout_id == sa.bindparam("rollout_id"))
+    .with_for_update()
+)
+_INSERT_SAMPLE = insert_if_absent(samples).values(
+    rollout_id=sa.bindparam("rollout_id"),
+    sample_id=sa.bindparam("sample_id"),
+    sample_no=sa.select(sa.func.count())
+    .where(samples.c.rollout_id == sa.bindparam("rollout_id"))
+    .scalar_subquery(),
+    chain_head=sa.bindparam("first"),
+    grade_chain_head=sa.bindparam("first"),
+    created_at=sa.bindparam("now"),
+    updated_at=sa.bindparam("now"),
+)
+
+
 def append_items(
     tx: Connection, appends: Sequence[Append], *, now: dt.datetime
 ) -> list[SeqRange | SampleNotFound]:
@@ -232,21 +256,16 @@ def ensure_conversation(
     Raises:
         RolloutFinished: The id belongs to a rollout that was run.
     """
-    tx.execute(
-        insert_if_absent(tx, rollouts),
-        {
-            "rollout_id": sample.rollout_id,
-            "status": "open",
-            "metadata": metadata,
-            "started_at": now,
-        },
-    )
-    status = tx.execute(
-        sa.select(rollouts.c.status).where(rollouts.c.rollout_id == sample.rollout_id)
-    ).scalar_one()
+    row = {
+        "rollout_id": sample.rollout_id,
+        "metadata": metadata,
+        "started_at": to_driver_time(tx, now),
+    }
+    run_compiled(tx, _INSERT_OPEN, row)
+    status = _lock_rollout(tx, sample.rollout_id)
     if status != "open":
-        raise RolloutFinished(sample.rollout_id, status)
-    ensure_sample(tx, sample, now=now)
+        raise RolloutFinished(sample.rollout_id, str(status))
+    _insert_sample(tx, sample, now)
 
 
 def ensure_sample(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> None:
@@ -255,22 +274,24 @@ def ensure_sample(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> Non
     Raises:
         RolloutNotFound: There is no such rollout.
     """
-    rollout = sa.select(rollouts.c.rollout_id).where(rollouts.c.rollout_id == sample.rollout_id)
-    if tx.execute(rollout.with_for_update()).one_or_none() is None:
+    if _lock_rollout(tx, sample.rollout_id) is None:
         raise RolloutNotFound(sample.rollout_id)
-    count = sa.select(sa.func.count()).where(samples.c.rollout_id == sample.rollout_id)
-    first = first_chain_digest(*sample)
-    tx.execute(
-        insert_if_absent(tx, samples),
-        {
-            **sample._asdict(),
-            "sample_no": tx.execute(count).scalar_one(),
-            "chain_head": first,
-            "grade_chain_head": first,
-            "created_at": now,
-            "updated_at": now,
-        },
-    )
+    _insert_sample(tx, sample, now)
+
+
+def _lock_rollout(tx: Connection, rollout_id: str) -> str | None:
+    """Hold a rollout against other writers and return its status; None when there is none."""
+    row = run_compiled(tx, _LOCK_ROLLOUT, {"rollout_id": rollout_id}).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _insert_sample(tx: Connection, sample: SampleKey, now: dt.datetime) -> None:
+    row = {
+        **sample._asdict(),
+        "first": first_chain_digest(*sample),
+        "now": to_driver_time(tx, now),
+    }
+    run_compiled(tx, _INSERT_SAMPLE, row)
 
 
 def pop_item(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> Item | None:

@@ -54,7 +54,7 @@ def insert_model_call(
 def _keep_contents(tx: Connection, texts: Iterable[str], now: dt.datetime) -> None:
     rows = [{"digest": _digest(text), "body": text, "created_at": now} for text in texts]
     if rows:
-        tx.execute(insert_if_absent(tx, contents), rows)
+        tx.execute(insert_if_absent(contents), rows)
 
 
 def _digest(text: str | None) -> bytes | None:

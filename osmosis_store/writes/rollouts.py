@@ -33,7 +33,7 @@ def insert_rollout(tx: Connection, values: dict[str, Any], *, now: dt.datetime) 
     Raises:
         RolloutExists: The id is taken.
     """
-    added = tx.execute(insert_if_absent(tx, rollouts), {"started_at": now, **values}).rowcount
+    added = tx.execute(insert_if_absent(rollouts), {"started_at": now, **values}).rowcount
     if not added:
         raise RolloutExists(values["rollout_id"])
     append_audit(

@@ -1,0 +1,199 @@
+"""Lines of NeMo Gym's rollouts JSONL as plain values, checked and with nothing lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from osmosis_store.codec import Item, to_clean_text, to_json_text
+
+__all__ = ["GymRollout", "read_gym_line", "read_gym_lines"]
+
+_BOM = b"\xef\xbb\xbf"
+_MAX_INTEGER = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class GymRollout:
+    """One rollout of a NeMo Gym file.
+
+    Attributes:
+        digest: sha256 of the line, hexadecimal.
+        prompt: The input items; a bare text as the user message that the Runner makes of it.
+        output: What the model and its tools did.
+        label: `expected_answer` of the line or its response; other values than text as JSON text.
+        metadata: The line without the items: all other fields, those of the environment too.
+        reward: None where the line has none.
+        agent: The name of the agent that ran it; None where the line does not say.
+        task_index: `_ng_task_index`; None where the line has no such number.
+        attempt: `_ng_rollout_index`; None where the line has no such number.
+        response: The response without its output.
+    """
+
+    digest: str
+    prompt: list[Item]
+    output: list[Item]
+    label: str | None
+    metadata: dict[str, Any]
+    reward: float | None
+    agent: str | None
+    task_index: int | None
+    attempt: int | None
+    response: dict[str, Any]
+
+    @property
+    def created_at(self) -> dt.datetime | None:
+        """When the response was begun; None where it does not say."""
+        return _to_time(self.response.get("created_at"))
+
+    @property
+    def completed_at(self) -> dt.datetime | None:
+        """When the response was complete; None where it does not say."""
+        return _to_time(self.response.get("completed_at"))
+
+
+def read_gym_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield a file's lines that are not blank, each with its number from 1."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            text = (line.removeprefix(_BOM) if number == 1 else line).strip()
+            if text:
+                yield number, text
+
+
+def read_gym_line(line: bytes) -> GymRollout | None:
+    """Understand one line; None when it has no response: a task that nobody has run.
+
+    Raises:
+        ValueError: It is not a rollout; says why.
+    """
+    data = _parse(line)
+    if data.get("response") is None:
+        return None
+    params = _require_object(data, "responses_create_params")
+    response = _require_object(data, "response")
+    rest = {
+        **data,
+        "responses_create_params": _without(params, "input"),
+        "response": _without(response, "output"),
+    }
+    return GymRollout(
+        digest=sha256(line).hexdigest(),
+        prompt=_find_prompt(params),
+        output=_require_items(response.get("output"), "response.output"),
+        label=_find_label(data, response),
+        metadata=rest,
+        reward=_find_reward(data),
+        agent=_find_agent(data),
+        task_index=_find_index(data, "_ng_task_index"),
+        attempt=_find_index(data, "_ng_rollout_index"),
+        response=rest["response"],
+    )
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(
+            line.decode(), parse_constant=_refuse_constant, object_pairs_hook=_to_object
+        )
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is not JSON: {error.msg} at character {error.colno}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    return data
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _to_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object")
+    return found
+
+
+def _require_object(data: dict[str, Any], name: str) -> dict[str, Any]:
+    value = data.get(name)
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is missing" if value is None else f"{name} is not an object")
+    return value
+
+
+def _require_items(value: object, name: str) -> list[Item]:
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is missing" if value is None else f"{name} is not an array")
+    for index, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise ValueError(f"{name}[{index}] is not an object")
+    return value
+
+
+def _without(data: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name != key}
+
+
+def _find_prompt(params: dict[str, Any]) -> list[Item]:
+    value = params.get("input")
+    if isinstance(value, str):
+        return [{"content": value, "role": "user"}]
+    return _require_items(value, "responses_create_params.input")
+
+
+def _find_label(data: dict[str, Any], response: dict[str, Any]) -> str | None:
+    value = data.get("expected_answer")
+    if value is None:
+        value = response.get("expected_answer")
+    if value is None:
+        return None
+    label = value if isinstance(value, str) else to_json_text(value)
+    if to_clean_text(label) != label:
+        raise ValueError("expected_answer holds NUL or a lone surrogate, which no label can")
+    return label
+
+
+def _find_reward(data: dict[str, Any]) -> float | None:
+    value = data.get("reward")
+    if value is None:
+        return None
+    try:
+        reward = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        reward = math.inf
+    if not math.isfinite(reward):
+        raise ValueError(f"reward is not a finite number: {to_json_text(value)[:80]}")
+    return reward
+
+
+def _find_agent(data: dict[str, Any]) -> str | None:
+    agent = data.get("agent_ref")
+    name = agent.get("name") if isinstance(agent, dict) else agent
+    return to_clean_text(name) if isinstance(name, str) and name else None
+
+
+def _find_index(data: dict[str, Any], name: str) -> int | None:
+    value = data.get(name)
+    is_index = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_index and 0 <= value <= _MAX_INTEGER else None
+
+
+def _to_time(value: object) -> dt.datetime | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        return None
+    try:
+        return dt.datetime.fromtimestamp(value, dt.UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
