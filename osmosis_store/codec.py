@@ -81,12 +81,20 @@ def _encode_item(index: int, item: object) -> EncodedItem:
             pass  # it may hold pydantic objects: take the longer way, which also explains
         else:
             return EncodedItem(text, data, *item_facts(item))
+    try:
+        return _encode_foreign(index, item)
+    except RecursionError:
+        reason = "it is nested too deep, or holds itself"
+        raise ItemNotStorable(index, "", reason) from None
+
+
+def _encode_foreign(index: int, item: object) -> EncodedItem:
     plain = _to_plain(item)
     if not isinstance(plain, dict):
         raise ItemNotStorable(index, "", f"it is {_kind(item)}, not a mapping")
     try:
         text, data = _encode_exactly(plain)
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         path, reason = _find_culprit(plain, "")
         raise ItemNotStorable(index, path, reason or str(error)) from None
     return EncodedItem(text, data, *item_facts(plain))
