@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from sqlalchemy.engine import Connection
 from osmosis_store.adapters.gym_lines import GymRollout, read_gym_line, read_gym_lines
 from osmosis_store.codec import EncodedItem, encode_items, to_clean_text, to_json_text
 from osmosis_store.database import Database
-from osmosis_store.errors import ItemNotStorable, RolloutExists
+from osmosis_store.errors import RolloutExists
 from osmosis_store.ids import new_id
 from osmosis_store.records import NewGrade, NewGradingRun, SampleKey
 from osmosis_store.versions import package_versions
@@ -85,14 +86,7 @@ class GymImport:
         report = FileReport(path)
         self.reports.append(report)
         for number, line in read_gym_lines(path):
-            try:
-                rollout = read_gym_line(line)
-                if rollout is None:
-                    report.skipped.append(LineNote(number, "no response: a task, not a rollout"))
-                else:
-                    self._store(report, number, rollout)
-            except (ValueError, ItemNotStorable) as error:
-                report.refused.append(LineNote(number, str(error)))
+            self._add_line(report, number, line)
             self._on_line()
         return report
 
@@ -109,10 +103,23 @@ class GymImport:
             )
         self._grading_runs = {}
 
-    def _store(self, report: FileReport, number: int, rollout: GymRollout) -> None:
+    def _add_line(self, report: FileReport, number: int, line: bytes) -> None:
+        try:
+            rollout = read_gym_line(line)
+            encoded = [] if rollout is None else encode_items([*rollout.prompt, *rollout.output])
+        except ValueError as error:  # ItemNotStorable is one
+            report.refused.append(LineNote(number, str(error)))
+            return
+        if rollout is None:
+            report.skipped.append(LineNote(number, "no response: a task, not a rollout"))
+        else:
+            self._store(report, number, rollout, encoded)
+
+    def _store(
+        self, report: FileReport, number: int, rollout: GymRollout, encoded: list[EncodedItem]
+    ) -> None:
         rollout_id = _to_rollout_id(report.path, number, rollout)
-        source = f"gym:{rollout.agent or report.path.stem}"
-        encoded = encode_items([*rollout.prompt, *rollout.output])
+        source = f"gym:{to_clean_text(rollout.agent or report.path.stem)}"
         write = partial(
             _insert,
             values=_to_row(rollout_id, source, rollout),
@@ -145,7 +152,7 @@ def _insert(
     encoded: list[EncodedItem],
     place: dict[str, Any],
     grading: tuple[str, NewGradingRun],
-    now: Any,
+    now: dt.datetime,
 ) -> None:
     key = SampleKey(values["rollout_id"], SAMPLE_ID)
     insert_rollout(tx, values, now=now)

@@ -100,7 +100,10 @@ def read_gym_line(line: bytes) -> GymRollout | None:
 def _parse(line: bytes) -> dict[str, Any]:
     try:
         data = json.loads(
-            line.decode(), parse_constant=_refuse_constant, object_pairs_hook=_to_object
+            line.decode(),
+            parse_constant=_to_float,
+            parse_float=_to_float,
+            object_pairs_hook=_to_object,
         )
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
@@ -113,8 +116,11 @@ def _parse(line: bytes) -> dict[str, Any]:
     return data
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
+def _to_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is no number that JSON gives back")
+    return value
 
 
 def _to_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -186,8 +192,9 @@ def _find_agent(data: dict[str, Any]) -> str | None:
 
 def _find_index(data: dict[str, Any], name: str) -> int | None:
     value = data.get(name)
-    is_index = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_index and 0 <= value <= _MAX_INTEGER else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value <= _MAX_INTEGER else None
 
 
 def _to_time(value: object) -> dt.datetime | None:
