@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import Item, decode_body
@@ -38,24 +38,17 @@ _LIVE_BY_SEQ = {
 }
 
 
-def _joined(rows: sa.Select[Any]) -> dict[str, sa.Select[Any]]:
-    """Return statements that give all rows as one: positions and bodies, each joined by commas.
+def _joined(rows: sa.Select[Any]) -> sa.Select[Any]:
+    """Return a statement that gives all rows as one: positions and bodies, joined by commas.
 
-    A row is a step of the driver, and a step of SQLite gives up and retakes Python's lock: with
-    other threads at work that costs more than the row.
+    For SQLite: each of its rows is a step that gives up and retakes Python's lock, which with
+    other threads at work costs more than the row.
     """
     part = rows.subquery()
     comma: sa.ColumnElement[str] = sa.literal_column("','")
-    in_order = aggregate_order_by(comma, part.c.seq)
-    return {
-        "sqlite": sa.select(
-            sa.func.group_concat(part.c.seq, comma), sa.func.group_concat(part.c.body, comma)
-        ),
-        "postgresql": sa.select(
-            sa.func.string_agg(sa.cast(part.c.seq, sa.Text), in_order),
-            sa.func.string_agg(part.c.body, in_order),
-        ),
-    }
+    return sa.select(
+        sa.func.group_concat(part.c.seq, comma), sa.func.group_concat(part.c.body, comma)
+    )
 
 
 _newest = _LIVE_BY_SEQ["last"].subquery()
@@ -101,27 +94,29 @@ def fetch_live_tail(
         return []
     which = "all" if last is None else "last"
     values = {**sample._asdict(), "last": last}
-    statement = _JOINED[which][tx.dialect.name]
-    positions, bodies = run_compiled(tx, statement, values).fetchone()
-    if positions is None:
-        return []
-    found = _split(positions, bodies)
-    if found is None:  # row by row, to name the one that is damaged
-        rows = run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall()
-        return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
-    return found
+    if tx.dialect.name == "sqlite":
+        found = _fetch_joined(tx, _JOINED[which], values)
+        if found is not None:
+            return found
+    rows = run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall()
+    return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
 
 
-def _split(positions: str, bodies: object) -> list[tuple[int, Item]] | None:
-    """Take joined rows apart; None where they are not an object each, in order."""
+def _fetch_joined(
+    tx: Connection, statement: sa.Select[Any], values: dict[str, Any]
+) -> list[tuple[int, Item]] | None:
+    """Fetch and decode all rows at once; None where row by row has to tell what is wrong."""
     try:
-        values = decode_body(f"[{bodies}]")
+        positions, bodies = run_compiled(tx, statement, values).fetchone()
+        if positions is None:
+            return []
+        decoded = decode_body(f"[{bodies}]")
         order = [int(position) for position in positions.split(",")]
-    except (ValueError, RecursionError):
+    except (sqlite3.DataError, ValueError, RecursionError):  # DataError: over a gigabyte
         return None
-    whole = len(values) == len(order) and all(type(value) is dict for value in values)
+    whole = len(decoded) == len(order) and all(type(value) is dict for value in decoded)
     ordered = all(first < then for first, then in pairwise(order))
-    return list(zip(order, values, strict=True)) if whole and ordered else None
+    return list(zip(order, decoded, strict=True)) if whole and ordered else None
 
 
 def to_item(sample: SampleKey, seq: int, body: object) -> Item:
