@@ -141,13 +141,18 @@ class ItemRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCallRecord:
-    """One request to a model; `output` is there only while the session does not have it."""
+    """One request to a model.
+
+    Attributes:
+        model: None for a call of which only the session knows, by its tokens.
+        output: There only while the session does not have it.
+    """
 
     rollout_id: str
     call_no: int
     sample_id: str
     agent: str | None
-    model: str
+    model: str | None
     settings: dict[str, Any]
     input_item_count: int
     state: Literal["asked", "answered", "saved", "withheld", "failed", "lost"]

@@ -194,7 +194,7 @@ model_calls = sa.Table(
     sa.Column("call_no", sa.BigInteger(), primary_key=True, autoincrement=False),
     _key("sample_id", nullable=False),
     _text("agent"),
-    _text("model", nullable=False),
+    _text("model"),
     _text("settings", nullable=False),
     _digest("instructions_digest"),
     _digest("tools_digest"),

@@ -204,7 +204,7 @@ def upgrade() -> None:
         sa.Column("call_no", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("sample_id", KEY, nullable=False),
         sa.Column("agent", sa.Text(), nullable=True),
-        sa.Column("model", sa.Text(), nullable=False),
+        sa.Column("model", sa.Text(), nullable=True),
         sa.Column("settings", sa.Text(), nullable=False),
         sa.Column("instructions_digest", sa.LargeBinary(), nullable=True),
         sa.Column("tools_digest", sa.LargeBinary(), nullable=True),

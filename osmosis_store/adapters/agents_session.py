@@ -20,7 +20,8 @@ from osmosis_store.adapters.conversation import (
     RolloutSampleConversation,
 )
 from osmosis_store.adapters.recording import StoreRecorder
-from osmosis_store.codec import encode_items, to_json_text
+from osmosis_store.adapters.run_usage import RunUsage
+from osmosis_store.codec import EncodedItem, encode_items, to_json_text
 from osmosis_store.database import Database
 from osmosis_store.engine import parse_url
 from osmosis_store.errors import NoStoreGiven, StoreError
@@ -77,9 +78,11 @@ class OsmosisSQLSession:
     ) -> None:
         self.session_settings: SessionSettings | None = session_settings or SessionSettings()
         self._registration: SampleRegistration | None = None
+        self._usage = RunUsage()
         ctx = get_rollout_context()
         if ctx is not None and rollout_id in (None, ctx.rollout_id):
             self.session_id = require_id("sample id", DEFAULT_SAMPLE_ID if name is None else name)
+            self._rollout_id = ctx.rollout_id
             self._conversation, self._recorder = _join(ctx, self.session_id, store, metadata)
             self._registration = SampleRegistration(self.session_id, SessionSampleSource(self))
         else:
@@ -96,6 +99,7 @@ class OsmosisSQLSession:
         session.session_id = sample.sample_id
         session.session_settings = SessionSettings()
         session._registration = session._recorder = None
+        session._usage = RunUsage()
         session._conversation = ReopenedSample(database, sample)
         return session
 
@@ -134,13 +138,18 @@ class OsmosisSQLSession:
             encoded = encode_items(items)
             if not encoded:
                 return
-            if self._recorder is None:
-                await self._conversation.append(encoded)
+            if self._recorder is not None:
+                await self._append_recorded(self._recorder, encoded)
                 return
-            sample = self._conversation.sample
-            saved, numbers = self._recorder.match_calls(*sample, encoded)
-            await self._conversation.append(encoded, saved, numbers)
-            self._recorder.forget_calls(*sample, saved)
+            await self._conversation.append(encoded, usage=self._usage.since_last(wrapper))
+            self._usage.mark_stored(wrapper)
+
+    async def _append_recorded(self, recorder: StoreRecorder, encoded: list[EncodedItem]) -> None:
+        """Append the items and let the journal's copies of them go, in one transaction."""
+        rollout = (self._rollout_id, self.session_id)
+        saved, numbers = recorder.match_calls(*rollout, encoded)
+        await self._conversation.append(encoded, saved_calls=saved, call_numbers=numbers)
+        recorder.forget_calls(*rollout, saved)
 
     async def pop_item(
         self, wrapper: RunContextWrapper[Any] | None = None

@@ -15,7 +15,7 @@ from osmosis_store.database import Database
 from osmosis_store.errors import SampleNotFound
 from osmosis_store.queries.items import fetch_items, fetch_live_tail, require_sample
 from osmosis_store.queries.rollouts import require_open_conversation
-from osmosis_store.records import SampleKey
+from osmosis_store.records import SampleKey, Usage
 from osmosis_store.writes.items import (
     Append,
     append_items,
@@ -80,11 +80,13 @@ class Conversation(ABC):
     async def append(
         self,
         items: list[EncodedItem],
+        *,
         saved_calls: Sequence[int] = (),
         call_numbers: Sequence[int | None] = (),
+        usage: Usage | None = None,
     ) -> None:
         """Append items in one piece; they are on disk when this returns."""
-        append = Append(self.sample, items, saved_calls, call_numbers)
+        append = Append(self.sample, items, saved_calls, call_numbers, usage)
         database = await self.database()
         if self._ready:
             try:

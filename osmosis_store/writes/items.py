@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -16,7 +16,7 @@ from osmosis_store.codec import EncodedItem, Item, body_digest, chain_digest, fi
 from osmosis_store.engine import insert_if_absent, run_compiled, to_driver_time
 from osmosis_store.errors import RolloutFinished, RolloutNotFound, SampleNotFound
 from osmosis_store.queries.items import fetch_live_tail
-from osmosis_store.records import SampleKey
+from osmosis_store.records import SampleKey, Usage
 from osmosis_store.schema import items, model_calls, rollouts, samples
 from osmosis_store.writes.audit import append_audit
 
@@ -42,12 +42,14 @@ class Append:
         saved_calls: Model calls whose whole output is among these items, by call number: the
             journal's copy of it goes in the same transaction.
         call_numbers: For each item the model call that gave it, or None.
+        usage: Tokens of the model call that gave the items, where nothing else records it.
     """
 
     sample: SampleKey
     items: list[EncodedItem]
     saved_calls: Sequence[int] = ()
-    call_numbers: Sequence[int | None] = field(default=())
+    call_numbers: Sequence[int | None] = ()
+    usage: Usage | None = None
 
     @property
     def size(self) -> int:
@@ -127,6 +129,20 @@ _SETTLE_CALLS = (
 )
 
 
+_INSERT_USED_CALL = sa.insert(model_calls).values(
+    rollout_id=sa.bindparam("rollout_id"),
+    call_no=sa.select(sa.func.coalesce(sa.func.max(model_calls.c.call_no), -1) + 1)
+    .where(model_calls.c.rollout_id == sa.bindparam("rollout_id"))
+    .scalar_subquery(),
+    sample_id=sa.bindparam("sample_id"),
+    settings="{}",
+    state="saved",
+    asked_at=sa.bindparam("asked_at"),
+    input_tokens=sa.bindparam("input_tokens"),
+    cached_tokens=sa.bindparam("cached_tokens"),
+    output_tokens=sa.bindparam("output_tokens"),
+    reasoning_tokens=sa.bindparam("reasoning_tokens"),
+)
 _INSERT_OPEN = insert_if_absent(rollouts).values(
     rollout_id=sa.bindparam("rollout_id"),
     status="open",
@@ -186,7 +202,17 @@ def append_items(
         run_compiled(tx, _ADVANCE_HEADS, [_to_head(one, *heads[one], at) for one in grown])
     if settled:
         run_compiled(tx, _SETTLE_CALLS, settled)
+    for append in appends:
+        if append.usage is not None and append.sample in grown:
+            _insert_used_call(tx, append.sample, append.usage, at)
     return outcomes
+
+
+def _insert_used_call(tx: Connection, sample: SampleKey, usage: Usage, asked_at: Any) -> None:
+    """Add a model call of which only the tokens are known."""
+    _lock_rollout(tx, sample.rollout_id)
+    row = {**sample._asdict(), **asdict(usage), "asked_at": asked_at}
+    run_compiled(tx, _INSERT_USED_CALL, row)
 
 
 def _number(
