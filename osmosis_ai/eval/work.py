@@ -168,7 +168,7 @@ class EvalWork:
             samples=result.samples,
             error=result.err_message,
             error_category=result.err_category,
-            kind="regrade",
+            kind="regrade" if rollout.graded_before else "rollout",
         )
         await self._run.recorder.graded(rollout.rollout_id, report)
         self._on_event(

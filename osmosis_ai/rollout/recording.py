@@ -208,6 +208,7 @@ class StoredRollout:
     Attributes:
         status: As a reader sees it: a rollout whose worker is gone is "crashed".
         grades: By sample id, by the asked grader only; empty when it has not graded this rollout.
+        graded_before: Whether any grader ever graded it, with whatever outcome.
         sample_ids: In the order in which the rollout registered them.
         usage: Sum over its model calls.
         duration_s: From start to end of the workflow; None while it has not ended.
@@ -224,6 +225,7 @@ class StoredRollout:
     error_message: str | None
     sample_ids: tuple[str, ...]
     grades: dict[str, StoredGrade]
+    graded_before: bool
     usage: TokenUsage
     duration_s: float | None
 

@@ -172,14 +172,14 @@ def _fetch_rollouts(
     samples = fetch_samples_by_rollout(tx, eval_run_id=eval_run_id)
     grades: dict[str, list[GradeRecord]] = {}
     for grade in fetch_grades(tx, eval_run_id=eval_run_id):
-        if grade.code_digest is not None and grade.code_digest == code_digest:
-            grades.setdefault(grade.rollout_id, []).append(grade)
+        grades.setdefault(grade.rollout_id, []).append(grade)
     return [
         _to_stored(
             rollout,
             samples.get(rollout.rollout_id, ()),
             grades.get(rollout.rollout_id, ()),
             usage.get(rollout.rollout_id, Usage()),
+            code_digest,
         )
         for rollout in rollouts
     ]
@@ -190,6 +190,7 @@ def _to_stored(
     samples: Sequence[SampleRecord],
     grades: Sequence[GradeRecord],
     usage: Usage,
+    code_digest: str | None,
 ) -> StoredRollout:
     assert rollout.status != "open"  # an eval run has no open conversations
     heads = {sample.sample_id: sample.chain_head for sample in samples}
@@ -197,7 +198,10 @@ def _to_stored(
     current = {
         grade.sample_id: StoredGrade(reward=grade.reward, error=grade.error, removed=grade.removed)
         for grade in grades
-        if grade.chain_head == heads.get(grade.sample_id) and grade.label == rollout.label
+        if code_digest is not None
+        and grade.code_digest == code_digest
+        and grade.chain_head == heads.get(grade.sample_id)
+        and grade.label == rollout.label
     }
     return StoredRollout(
         rollout_id=rollout.rollout_id,
@@ -211,6 +215,7 @@ def _to_stored(
         error_message=rollout.error_message,
         sample_ids=tuple(heads),
         grades=current,
+        graded_before=bool(grades),
         usage=TokenUsage(
             input_tokens=usage.input_tokens,
             cached_tokens=usage.cached_tokens,

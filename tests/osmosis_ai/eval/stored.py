@@ -16,6 +16,7 @@ def stored(row_index: int = 0, **values: Any) -> StoredRollout:
         "error_message": None,
         "sample_ids": ("main",),
         "grades": {},
+        "graded_before": False,
         "usage": TokenUsage(input_tokens=10, output_tokens=2),
         "duration_s": 0.5,
     }
@@ -23,4 +24,6 @@ def stored(row_index: int = 0, **values: Any) -> StoredRollout:
 
 
 def graded(row_index: int = 0, reward: float | None = 1.0, **values: Any) -> StoredRollout:
-    return stored(row_index, grades={"main": StoredGrade(reward=reward)}, **values)
+    return stored(
+        row_index, grades={"main": StoredGrade(reward=reward)}, graded_before=True, **values
+    )
