@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from agents import ModelRetrySettings, ModelSettings, Runner, function_tool, retry_policies
+from pydantic import BaseModel
 
 from osmosis_ai.rollout import RolloutContext
 from osmosis_ai.rollout.integrations.agents.openai_agents import (
@@ -100,6 +101,7 @@ async def test_secrets_are_not_part_of_the_question(
     settings = ModelSettings(
         max_tokens=9,
         extra_headers={"authorization": "Bearer hush"},
+        extra_args={"headers": {"authorization": "hush", "x-own": "hush"}, "seed": 5},
         extra_body={"nested": {"api_key": "hush"}, "auth_token": "hush", "top_k": 3},
     )
     await Runner.run(build_agent(model_settings=settings), "hi", session=OsmosisMemorySession())
@@ -108,7 +110,21 @@ async def test_secrets_are_not_part_of_the_question(
     assert "hush" not in json.dumps(ask.settings)
     assert "rollout-key" not in json.dumps(ask.settings)
     assert ask.settings["extra_body"]["top_k"] == 3
+    assert ask.settings["extra_args"] == {"seed": 5}
     assert ask.settings["max_tokens"] == 9
+
+
+async def test_the_form_that_the_answer_must_have_is_part_of_the_question(
+    recorder: Recorder, endpoint: PolicyEndpoint
+) -> None:
+    class Login(BaseModel):
+        api_key: str
+
+    endpoint.answer_with([text('{"api_key": "k"}')])
+    await Runner.run(build_agent(output_type=Login), "hi", session=OsmosisMemorySession())
+
+    (ask,) = recorder.named("model_asked")
+    assert ask.settings["response_format"] == endpoint.calls[0].body["response_format"]
 
 
 async def test_the_answer_has_the_items_that_the_session_gets(

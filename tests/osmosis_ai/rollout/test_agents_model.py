@@ -122,6 +122,16 @@ class TestRouting:
         assert (headers["x-sample-id"], headers["x-rollout-id"]) == ("s-1", "r-1")
         assert headers["x-team"] == "red"
 
+    async def test_headers_among_the_extra_arguments_lose_too(
+        self, rollout: RolloutContext, endpoint: PolicyEndpoint
+    ) -> None:
+        headers = {"x-sample-id": "forged", "X-Rollout-Id": "forged"}
+        agent = build_agent(model_settings=ModelSettings(extra_args={"headers": headers}))
+        await Runner.run(agent, "hi", session=OsmosisMemorySession(name="s-1"))
+
+        headers = endpoint.calls[0].headers
+        assert (headers["x-sample-id"], headers["x-rollout-id"]) == ("s-1", "r-1")
+
     async def test_a_name_outside_ascii_is_percent_encoded(
         self, rollout: RolloutContext, endpoint: PolicyEndpoint
     ) -> None:
@@ -325,6 +335,25 @@ class TestWhichSample:
         )
 
         assert result.final_output == "at last"
+        assert sample_ids(endpoint) == ["s", "s"]
+
+    async def test_a_run_that_goes_on_after_an_approval_stays_in_its_sample(
+        self, streamed: bool, rollout: RolloutContext, endpoint: PolicyEndpoint
+    ) -> None:
+        @function_tool(needs_approval=True)
+        def pay() -> str:
+            return "paid"
+
+        endpoint.answer_with([tool_call("pay"), text("done")])
+        agent, session = build_agent(tools=[pay]), OsmosisMemorySession(name="s")
+        asked = await self.run(streamed, agent, session=session)
+        state = asked.to_state()
+        for interruption in asked.interruptions:
+            state.approve(interruption)
+
+        result = await self.run(streamed, agent, state, session=session)
+
+        assert result.final_output == "done"
         assert sample_ids(endpoint) == ["s", "s"]
 
     async def test_a_session_that_hides_the_run_is_refused(

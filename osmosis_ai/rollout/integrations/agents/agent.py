@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from agents import Agent
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = ["OsmosisAgent"]
 
 
-@dataclass
 class OsmosisAgent(Agent[TContext]):
     """A drop-in `agents.Agent`: an `OsmosisRolloutModel()` becomes the active rollout's model.
 

@@ -116,13 +116,6 @@ def to_model_ask(
     model_input: str | list[TResponseInputItem],
 ) -> ModelAsk:
     """Describe a model call in JSON values, as the model sees it and without secrets."""
-    options = {
-        field.name: getattr(settings, field.name)
-        for field in fields(settings)
-        if field.name not in _UNSENT and getattr(settings, field.name) is not None
-    }
-    if output_schema is not None:
-        options["response_format"] = Converter.convert_response_format(output_schema)
     schemas: list[Any] = [Converter.tool_to_openai(tool) for tool in tools]
     schemas += [Converter.convert_handoff_tool(handoff) for handoff in handoffs]
     if isinstance(model_input, str):
@@ -131,11 +124,29 @@ def to_model_ask(
         sample_id=sample_id,
         model=model,
         agent=agent,
-        settings=_without_secrets(to_jsonable_python(options, fallback=repr)),
+        settings=_to_options(settings, output_schema),
         instructions=instructions,
         tools=to_jsonable_python(schemas, fallback=repr),
         input=[dict(item) for item in model_input],
     )
+
+
+def _to_options(
+    settings: ModelSettings, output_schema: AgentOutputSchemaBase | None
+) -> dict[str, Any]:
+    given = {
+        field.name: getattr(settings, field.name)
+        for field in fields(settings)
+        if field.name not in _UNSENT and getattr(settings, field.name) is not None
+    }
+    if "extra_args" in given:
+        sent = {name: value for name, value in given["extra_args"].items() if name != "headers"}
+        given["extra_args"] = sent
+    options: dict[str, Any] = _without_secrets(to_jsonable_python(given, fallback=repr))
+    if output_schema is not None:
+        response_format = Converter.convert_response_format(output_schema)
+        options["response_format"] = to_jsonable_python(response_format, fallback=repr)
+    return options
 
 
 def _without_secrets(value: Any) -> Any:

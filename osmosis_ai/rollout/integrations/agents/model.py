@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -213,9 +213,20 @@ class OsmosisLitellmModel(Model):
             SAMPLE_ID_HEADER: to_header_text(sample_id),
             ROLLOUT_ID_HEADER: to_header_text(self._context.rollout_id),
         }
-        given = settings.extra_headers or {}
-        headers = {name: value for name, value in given.items() if name.lower() not in routing}
-        return replace(settings, include_usage=True, extra_headers={**headers, **routing})
+        extra_args = settings.extra_args
+        if extra_args and "headers" in extra_args:  # LiteLLM's own argument, sent beside ours
+            extra_args = {**extra_args, "headers": _without_routing(extra_args["headers"])}
+        return replace(
+            settings,
+            include_usage=True,
+            extra_headers={**_without_routing(settings.extra_headers), **routing},
+            extra_args=extra_args,
+        )
+
+
+def _without_routing(headers: Mapping[str, Any] | None) -> dict[str, Any]:
+    ours = {SAMPLE_ID_HEADER, ROLLOUT_ID_HEADER}
+    return {name: value for name, value in (headers or {}).items() if name.lower() not in ours}
 
 
 def to_header_text(value: str) -> str:
