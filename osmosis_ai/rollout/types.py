@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_SAMPLE_ID",
+    "NOT_GRADED",
     "AgentWorkflowConfig",
     "AgentWorkflowOutput",
     "BaseConfig",
@@ -44,9 +45,16 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 DEFAULT_SAMPLE_ID = "main"
+NOT_GRADED = "not_graded"
 
 MessageDict: TypeAlias = dict[str, Any]
 
+RolloutId: TypeAlias = Annotated[
+    str, AfterValidator(lambda value: ensure_single_path_segment(value, label="rollout id"))
+]
+SampleId: TypeAlias = Annotated[
+    str, AfterValidator(lambda value: ensure_single_path_segment(value, label="sample id"))
+]
 Reward: TypeAlias = Annotated[
     float | None, BeforeValidator(lambda value: None if value is None else to_reward(value))
 ]
@@ -171,7 +179,7 @@ class AgentWorkflowOutput(BaseModel):
         info: Added to every sample's extra fields, for the grader.
     """
 
-    samples: dict[str, list[MessageDict]] = Field(default_factory=dict)
+    samples: dict[SampleId, list[MessageDict]] = Field(default_factory=dict)
     metrics: dict[str, Any] = Field(default_factory=dict)
     info: dict[str, Any] = Field(default_factory=dict)
 
@@ -193,7 +201,7 @@ class ExecutionRequest(BaseModel):
         retry_no: 0 for an attempt's first rollout.
     """
 
-    id: Annotated[str, AfterValidator(lambda v: ensure_single_path_segment(v, label="rollout id"))]
+    id: RolloutId
     prompt: list[MessageDict]
     label: str | None = None
     metadata: dict[str, Any] | None = None
@@ -210,7 +218,8 @@ class ExecutionResult(BaseModel):
 
     Attributes:
         samples: By sample id, in registration order; `sample=` gives the only one.
-        extra_fields: Details, such as a failure's `traceback` as text.
+        extra_fields: Details: a failure's `traceback` as text; why it was `not_graded`; how many
+            `policy_calls_refused` a grader tried.
     """
 
     status: RolloutStatus
@@ -265,7 +274,7 @@ class ExecutionOutcome:
     @property
     def grader_status(self) -> GraderStatus:
         """How grading ended; pending when the rollout was not graded."""
-        if "not_graded" in (self.grader.extra_fields or {}):
+        if NOT_GRADED in (self.grader.extra_fields or {}):
             return GraderStatus.PENDING
         if self.grader.status is RolloutStatus.SUCCESS:
             return GraderStatus.SUCCESS

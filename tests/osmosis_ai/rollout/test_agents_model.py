@@ -59,6 +59,7 @@ class TestPlaceholder:
         model = build_agent().model
 
         assert isinstance(model, OsmosisLitellmModel)
+        assert model.base_url == rollout.chat_completions_url
         assert model.model == "openai/osmosis-rollout"
 
     def test_any_other_model_passes_through_untouched(self, rollout: RolloutContext) -> None:

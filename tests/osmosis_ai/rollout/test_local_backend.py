@@ -133,6 +133,14 @@ class TestWhatAWorkflowReturns:
         assert result.err_message is not None
         assert "message list" in result.err_message
 
+    @pytest.mark.parametrize("sample_id", ["a/b", "..", ""])
+    async def test_an_output_with_an_unsafe_sample_id_is_an_error(self, sample_id: str) -> None:
+        result = await run(lambda ctx: AgentWorkflowOutput(samples={sample_id: MESSAGES}))
+
+        assert result.err_category is RolloutErrorCategory.VALIDATION_ERROR
+        assert result.err_message is not None
+        assert "sample id" in result.err_message
+
     async def test_a_message_list_while_a_session_is_registered_is_an_error(self) -> None:
         def program(ctx: AgentWorkflowContext) -> list[dict[str, Any]]:
             register("main", {"role": "user", "content": "kept"})

@@ -15,6 +15,7 @@ from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.grading import grade_samples
 from osmosis_ai.rollout.recording import GradeReport, RolloutRecorder
 from osmosis_ai.rollout.types import (
+    NOT_GRADED,
     AgentWorkflowConfig,
     ExecutionOutcome,
     ExecutionRequest,
@@ -87,6 +88,7 @@ class LocalBackend(ExecutionBackend):
 
         Raises:
             CancelledError: The caller was cancelled; then no further callback is awaited.
+            Exception: A callback's own, as it is.
         """
         timeout = request.agent_timeout_sec
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -117,7 +119,7 @@ class LocalBackend(ExecutionBackend):
                 samples=result.samples,
                 err_message=f"not graded: {reason}",
                 err_category=result.err_category,
-                extra_fields={"not_graded": reason},
+                extra_fields={NOT_GRADED: reason},
             )
         async with self._grading_limiter.acquire():
             graded = await grade_samples(

@@ -51,4 +51,5 @@ async def _whole(stream: Any) -> AsyncGenerator[Any]:
         if getattr(stream, "received_finish_reason", "unknown") is None:
             raise ModelBehaviorError("the policy's answer ended without a finish reason")
     finally:
-        await stream.aclose()
+        if hasattr(stream, "aclose"):
+            await stream.aclose()

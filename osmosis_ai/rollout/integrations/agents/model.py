@@ -90,6 +90,7 @@ class OsmosisLitellmModel(Model):
             )
         self._context = context
         self._inner = _connect(context)
+        self.base_url = self._inner.base_url
 
     async def get_response(
         self,
