@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from osmosis_ai.rollout.context import RolloutContext
     from osmosis_ai.rollout.integrations.agents.endpoint_model import EndpointModel
+    from osmosis_ai.rollout.integrations.agents.registration import SampleRegistration, Turn
 
 __all__ = ["OsmosisLitellmModel", "OsmosisRolloutModel"]
 
@@ -149,14 +150,7 @@ class OsmosisLitellmModel(Model):
                 the active one, or it names no endpoint. Nothing was sent.
             ModelBehaviorError: The answer broke off.
         """
-        require_policy_allowed()
-        self._context.require_active("the rollout model")
-        registration, turn = claim_turn(self._context, input)
-        if not self._context.chat_completions_url:
-            raise RuntimeError(
-                "the rollout names no endpoint: set OSMOSIS_CHAT_COMPLETIONS_URL or pass "
-                "chat_completions_url to RolloutContext"
-            )
+        registration, turn = self._claim(input)
         ask = to_model_ask(
             sample_id=registration.sample_id,
             model=MODEL_NAME,
@@ -169,34 +163,33 @@ class OsmosisLitellmModel(Model):
             model_input=input,
         )
         call = await ModelCall.begin(self._context, ask)
-        stream = cast(
-            "AsyncGenerator[TResponseStreamEvent]",
-            self._inner.stream_response(
-                system_instructions,
-                input,
-                self._routed(model_settings, registration.sample_id),
-                tools,
-                output_schema,
-                handoffs,
-                tracing,
-                previous_response_id,
-                conversation_id,
-                prompt,
-            ),
+        events = self._inner.stream_response(
+            system_instructions,
+            input,
+            self._routed(model_settings, registration.sample_id),
+            tools,
+            output_schema,
+            handoffs,
+            tracing,
+            previous_response_id,
+            conversation_id,
+            prompt,
         )
-        completed = False
-        try:
-            async with aclosing(stream):
-                async for event in stream:
-                    if event.type == "response.completed":
-                        await call.answered(event.response)
-                        completed = True
-                    yield event
-            if not completed:
-                raise _unfinished()
-        except BaseException as error:
-            await call.failed(error)
-            raise
+        stream = cast("AsyncGenerator[TResponseStreamEvent]", events)
+        async with aclosing(_reported(call, stream)) as reported:
+            async for event in reported:
+                yield event
+
+    def _claim(self, model_input: object) -> tuple[SampleRegistration, Turn]:
+        require_policy_allowed()
+        self._context.require_active("the rollout model")
+        claimed = claim_turn(self._context, model_input)
+        if not self._context.chat_completions_url:
+            raise RuntimeError(
+                "the rollout names no endpoint: set OSMOSIS_CHAT_COMPLETIONS_URL or pass "
+                "chat_completions_url to RolloutContext"
+            )
+        return claimed
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
         """Return what LiteLLM's errors say about trying again."""
@@ -233,6 +226,25 @@ def _without_routing(headers: Mapping[str, Any] | None) -> dict[str, Any]:
 def to_header_text(value: str) -> str:
     """Return an id as header text: what is outside ASCII percent-encoded as UTF-8."""
     return value if value.isascii() else quote(value, safe=" !#$&'()*+,:;=?@[]")
+
+
+async def _reported(
+    call: ModelCall, stream: AsyncGenerator[TResponseStreamEvent]
+) -> AsyncGenerator[TResponseStreamEvent]:
+    """Yield the events, the last one only when the recorder has the answer."""
+    completed = False
+    try:
+        async with aclosing(stream):
+            async for event in stream:
+                if event.type == "response.completed":
+                    await call.answered(event.response)
+                    completed = True
+                yield event
+        if not completed:
+            raise _unfinished()
+    except BaseException as error:
+        await call.failed(error)
+        raise
 
 
 def _unfinished() -> ModelBehaviorError:
