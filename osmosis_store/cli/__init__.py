@@ -1,0 +1,1 @@
+"""Both console scripts, `osmosis` and `osmosis-store`; nothing below reads the environment."""

@@ -1,0 +1,119 @@
+"""`osmosis-store db`: the store's revision, and copies of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osmosis_store.cli.flags import StoreFlags, command
+from osmosis_store.cli.output import print_json
+from osmosis_store.cli.places import find_place, open_for_reading, require_file
+from osmosis_store.cli.shell import new_group
+
+if TYPE_CHECKING:
+    from osmosis_store.engine import Place
+
+__all__ = ["app"]
+
+app = new_group("Upgrade, check and copy a store.")
+
+
+@command(app, "upgrade")
+def upgrade_store(store: StoreFlags) -> None:
+    """Bring a store to this version's revision; a copy of a SQLite file is kept beside it."""
+    from osmosis_store.engine import Options
+    from osmosis_store.migrate import upgrade
+
+    place = find_place(store.store)
+    require_file(place)
+    before, after, kept = upgrade(place, Options())
+    if store.as_json:
+        print_json({"store": place.name, "before": before, "after": after, "kept_copy": kept})
+    elif before == after:
+        print(f"{place.name} is at revision {after} already")
+    else:
+        print(f"{place.name} is upgraded from revision {before} to {after}")
+        if kept is not None:
+            print(f"  as it was before: {kept}")
+
+
+@command(app, "current")
+def show_current(store: StoreFlags) -> None:
+    """Print the revision that a store is at; also that of one this version cannot open."""
+    from osmosis_store.schema import HEAD
+
+    place = find_place(store.store)
+    revision = _fetch_revision(place)
+    if store.as_json:
+        print_json({"store": place.name, "revision": revision, "head": HEAD})
+    else:
+        print(f"{place.name} is at revision {revision}, this version's is {HEAD}")
+
+
+@command(app, "check")
+def check_store(store: StoreFlags) -> None:
+    """Check that this version can use a store; else say what to do, with an exit code not 0."""
+    from osmosis_store.schema import HEAD
+
+    with open_for_reading(store.store) as database:
+        name = database.place.name
+    if store.as_json:
+        print_json({"store": name, "revision": HEAD, "ok": True})
+    else:
+        print(f"{name} is at revision {HEAD}, as this version needs it")
+
+
+@command(app, "backup")
+def backup_store(
+    target: Annotated[
+        Path, typer.Argument(metavar="TARGET", help="The new file; it must not exist.")
+    ],
+    store: StoreFlags,
+) -> None:
+    """Copy a SQLite store into one new file, also while others write to it."""
+    from osmosis_store.engine import Options, translate_errors
+    from osmosis_store.errors import StoreError
+    from osmosis_store.migrate import backup
+
+    place = find_place(store.store)
+    if place.path is None:
+        raise StoreError(
+            f"{place.name} is no SQLite file", hint="copy a PostgreSQL store with pg_dump"
+        )
+    _fetch_revision(place)
+    if target.exists():
+        raise StoreError(f"{target} exists already", hint="name a new file")
+    if not target.parent.is_dir():
+        raise StoreError(f"there is no folder {target.parent}")
+    with translate_errors(place, Options()):
+        backup(place, target)
+    size = target.stat().st_size
+    if store.as_json:
+        print_json({"store": place.name, "target": target, "bytes": size})
+    else:
+        print(f"{place.name} is copied to {target} ({size / 1e6:,.1f} MB)")
+
+
+def _fetch_revision(place: Place) -> str:
+    """Return a store's revision, whichever it is.
+
+    Raises:
+        StoreNotFound, NotAStore, StoreUnreachable
+    """
+    from osmosis_store.engine import Options, make_engine, translate_errors
+    from osmosis_store.errors import NotAStore
+    from osmosis_store.migrate import fetch_revision
+
+    require_file(place)
+    options = Options(readonly=True)
+    engine = make_engine(place, options, write=False)
+    try:
+        with translate_errors(place, options), engine.connect() as tx:
+            revision = fetch_revision(tx)
+    finally:
+        engine.dispose()
+    if revision is None:
+        raise NotAStore(place.name, "it has no revision table")
+    return revision

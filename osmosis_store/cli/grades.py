@@ -1,0 +1,148 @@
+"""`osmosis-store grades`: the ledger, old grades too, each with the grader that gave it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from osmosis_store.cli.flags import SelectionFlags, StoreFlags, ViewFlags, command
+from osmosis_store.cli.places import open_for_reading
+from osmosis_store.cli.shell import new_group
+
+if TYPE_CHECKING:
+    from osmosis_store.cli.output import Screen
+    from osmosis_store.records import GradeRecord, GradingRunRecord
+
+__all__ = ["app"]
+
+app = new_group("Look at grades.")
+
+_DIGEST_CHARS = 8
+
+
+@command(app, "list")
+def list_grades(
+    selection: SelectionFlags,
+    store: StoreFlags,
+    view: ViewFlags,
+    grading_run: Annotated[
+        str | None, typer.Option("--grading-run", metavar="ID", help="Of this grading run.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, metavar="N", help="Of at most so many rollouts.")
+    ] = 100,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ID", help="Of rollouts behind this id: the next page."),
+    ] = None,
+) -> None:
+    """List every grade of the selected rollouts, and what each grading run gave them."""
+    from osmosis_store.cli.output import Screen, print_json, print_lines
+    from osmosis_store.queries.grades import fetch_grades, fetch_grading_run
+    from osmosis_store.queries.rollouts import fetch_rollouts
+
+    chosen = selection.to_selection()
+    with open_for_reading(store.store) as database, database.reading() as tx:
+        if grading_run is not None:
+            fetch_grading_run(tx, grading_run)
+        found = fetch_rollouts(tx, chosen, after=after, limit=limit + 1)
+        ids = [rollout.rollout_id for rollout in found[:limit]]
+        grades = [
+            grade
+            for grade in fetch_grades(tx, rollout_ids=ids, grading_run_id=grading_run)
+            if chosen.sample in (None, grade.sample_id)
+        ]
+        runs = [
+            fetch_grading_run(tx, run_id)
+            for run_id in sorted({grade.grading_run_id for grade in grades})
+        ]
+    last_id = ids[-1] if len(found) > limit else None
+    if store.as_json:
+        print_json(
+            {
+                "grades": grades,
+                "grading_runs": runs,
+                "last_id": ids[-1] if ids else None,
+                "has_more": last_id is not None,
+            }
+        )
+        return
+    screen = Screen.detect(wide=view.wide, utc=view.utc)
+    print_lines(_format_page(screen, grades, runs, rollout_count=len(ids), last_id=last_id))
+
+
+def _format_page(
+    screen: Screen,
+    grades: Sequence[GradeRecord],
+    runs: Sequence[GradingRunRecord],
+    *,
+    rollout_count: int,
+    last_id: str | None,
+) -> list[str]:
+    from osmosis_store.cli.output import counted
+
+    end = f"{counted(len(grades), 'grade')} of {counted(rollout_count, 'rollout')}"
+    if last_id is not None:
+        end += f", and more: --after {last_id}"
+    if not grades:
+        return [end]
+    return [*_format_grades(screen, grades), "", *_format_runs(screen, grades, runs), end]
+
+
+def _format_grades(screen: Screen, grades: Sequence[GradeRecord]) -> list[str]:
+    from osmosis_store.cli.detail import tell_grade
+    from osmosis_store.cli.tables import format_table
+
+    rows = [
+        (
+            grade.rollout_id,
+            grade.sample_id,
+            str(grade.grade_no),
+            "error" if grade.error is not None else tell_grade(grade),
+            grade.grading_run_id,
+            grade.grader,
+            grade.error or grade.explanation or "",
+        )
+        for grade in grades
+    ]
+    titles = ("rollout", "sample", "no", "reward", "grading run", "grader", "note")
+    return format_table(screen, titles, rows, right=("no", "reward"))
+
+
+def _format_runs(
+    screen: Screen, grades: Sequence[GradeRecord], runs: Sequence[GradingRunRecord]
+) -> list[str]:
+    """Return a line per grading run: no mean is over grades of two of them."""
+    from osmosis_store.cli.output import count, figure
+    from osmosis_store.cli.tables import format_table
+
+    rows = []
+    for run in runs:
+        own = [grade for grade in grades if grade.grading_run_id == run.grading_run_id]
+        rewards = [one.reward for one in own if one.reward is not None and not one.removed]
+        rows.append(
+            (
+                run.grading_run_id,
+                run.kind,
+                count(len(own)),
+                count(sum(one.error is not None for one in own)),
+                figure(statistics.fmean(rewards)) if rewards else "",
+                count(run.policy_calls),
+                screen.time(run.started_at),
+                run.grader + (f" {run.code_digest[:_DIGEST_CHARS]}" if run.code_digest else ""),
+            )
+        )
+    titles = (
+        "grading run",
+        "kind",
+        "grades",
+        "failed",
+        "mean",
+        "policy calls",
+        "started",
+        "grader",
+    )
+    return format_table(screen, titles, rows, right=("grades", "failed", "mean", "policy calls"))

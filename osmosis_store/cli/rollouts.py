@@ -1,0 +1,176 @@
+"""`osmosis-store rollouts`: which rollouts there are, and one of them in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from osmosis_store.cli.flags import SelectionFlags, StoreFlags, ViewFlags, command
+from osmosis_store.cli.places import open_for_reading
+from osmosis_store.cli.shell import new_group
+
+if TYPE_CHECKING:
+    from osmosis_store.cli.output import Screen
+    from osmosis_store.records import GradeRecord, RolloutDetail, RolloutRecord
+
+__all__ = ["app"]
+
+app = new_group("Look at stored rollouts.")
+
+Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
+After = Annotated[
+    str | None,
+    typer.Option("--after", metavar="ID", help="Only those behind this id: the next page."),
+]
+
+
+@command(app, "list")
+def list_rollouts(
+    selection: SelectionFlags,
+    store: StoreFlags,
+    view: ViewFlags,
+    limit: Limit = 50,
+    after: After = None,
+) -> None:
+    """List rollouts, ordered by id."""
+    from osmosis_store.cli.output import Screen, print_json, print_lines, to_json_value
+    from osmosis_store.queries.grades import fetch_grades
+    from osmosis_store.queries.rollouts import fetch_rollouts
+
+    chosen = selection.to_selection()
+    with open_for_reading(store.store) as database, database.reading() as tx:
+        found = fetch_rollouts(tx, chosen, after=after, limit=limit + 1)
+        page = found[:limit]
+        grades = fetch_grades(tx, rollout_ids=[rollout.rollout_id for rollout in page])
+    newest = {(grade.rollout_id, grade.sample_id): grade for grade in grades}
+    has_more = len(found) > limit
+    if store.as_json:
+        rollouts = [
+            {
+                **to_json_value(rollout),
+                "duration_s": rollout.duration_s,
+                "rewards": {
+                    sample_id: grade.reward
+                    for (rollout_id, sample_id), grade in newest.items()
+                    if rollout_id == rollout.rollout_id
+                },
+            }
+            for rollout in page
+        ]
+        last_id = page[-1].rollout_id if page else None
+        print_json({"rollouts": rollouts, "last_id": last_id, "has_more": has_more})
+        return
+    screen = Screen.detect(wide=view.wide, utc=view.utc)
+    print_lines(_format_page(screen, page, list(newest.values()), has_more=has_more))
+
+
+def _format_page(
+    screen: Screen,
+    page: Sequence[RolloutRecord],
+    grades: Sequence[GradeRecord],
+    *,
+    has_more: bool,
+) -> list[str]:
+    from osmosis_store.cli.output import counted, duration
+    from osmosis_store.cli.tables import format_table
+
+    rewards: dict[str, list[str]] = {}
+    for grade in grades:
+        rewards.setdefault(grade.rollout_id, []).append(_short(grade))
+    rows = [
+        (
+            rollout.rollout_id,
+            rollout.status,
+            "" if rollout.row_index is None else str(rollout.row_index),
+            str(rollout.attempt) + (f" r{rollout.retry_no}" if rollout.retry_no else ""),
+            ", ".join(rewards.get(rollout.rollout_id, ())),
+            "" if rollout.duration_s is None else duration(rollout.duration_s),
+            screen.time(rollout.started_at),
+            rollout.label or "",
+            _about(rollout),
+        )
+        for rollout in page
+    ]
+    if not rows:
+        return ["no rollouts"]
+    titles = ("rollout", "status", "row", "attempt", "reward", "time", "started", "label", "about")
+    lines = format_table(screen, titles, rows, right=("row", "reward", "time"))
+    end = f"{counted(len(page), 'rollout')}"
+    if has_more:
+        end += f", and more: --after {page[-1].rollout_id}"
+    return [*lines, end]
+
+
+def _short(grade: GradeRecord) -> str:
+    from osmosis_store.cli.output import figure
+
+    if grade.removed:
+        return "removed"
+    return "error" if grade.reward is None else figure(grade.reward)
+
+
+def _about(rollout: RolloutRecord) -> str:
+    """Return what tells a rollout from others: its error, else the last thing that was asked."""
+    from osmosis_store.cli.conversation import tell_item
+
+    if rollout.error_message is not None:
+        return rollout.error_message
+    return tell_item(rollout.prompt[-1]).text if rollout.prompt else ""
+
+
+@command(app, "show")
+def show_rollout(
+    rollout_id: Annotated[str, typer.Argument(metavar="ROLLOUT_ID", help="The rollout's id.")],
+    store: StoreFlags,
+    view: ViewFlags,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="ID", help="Only this sample of it.")
+    ] = None,
+) -> None:
+    """Show one rollout: its conversation, model calls, grades and error."""
+    from osmosis_store.cli.detail import format_detail
+    from osmosis_store.cli.output import Screen, print_json, print_lines
+    from osmosis_store.queries.items import require_sample
+    from osmosis_store.queries.rollouts import fetch_rollout_detail
+    from osmosis_store.records import SampleKey
+
+    with open_for_reading(store.store) as database, database.reading() as tx:
+        detail = fetch_rollout_detail(tx, rollout_id)
+        if sample is not None:
+            require_sample(tx, SampleKey(rollout_id, sample))
+            detail = _only(detail, sample)
+    if store.as_json:
+        print_json(_to_json(detail))
+    else:
+        print_lines(format_detail(Screen.detect(wide=view.wide, utc=view.utc), detail))
+
+
+def _only(detail: RolloutDetail, sample_id: str) -> RolloutDetail:
+    from osmosis_store.records import RolloutDetail
+
+    return RolloutDetail(
+        rollout=detail.rollout,
+        samples=[one for one in detail.samples if one.sample_id == sample_id],
+        items={sample_id: detail.items[sample_id]},
+        model_calls=[one for one in detail.model_calls if one.sample_id == sample_id],
+        grades=[one for one in detail.grades if one.sample_id == sample_id],
+    )
+
+
+def _to_json(detail: RolloutDetail) -> dict[str, Any]:
+    from osmosis_store.cli.output import to_json_value
+
+    rollout = detail.rollout
+    return {
+        "rollout": {**to_json_value(rollout), "duration_s": rollout.duration_s},
+        "samples": [
+            {**to_json_value(one), "items": to_json_value(detail.items[one.sample_id])}
+            for one in detail.samples
+        ],
+        "model_calls": [
+            {**to_json_value(call), "latency_s": call.latency_s} for call in detail.model_calls
+        ],
+        "grades": to_json_value(detail.grades),
+    }
