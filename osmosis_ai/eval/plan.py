@@ -82,9 +82,9 @@ def make_plan(
 
 
 def is_gradable(rollout: StoredRollout) -> bool:
-    """Return whether a grader has something to judge: samples, and a label or metadata."""
+    """Return whether a grader is asked about it: it succeeded, with a label or metadata."""
     has_input = rollout.label is not None or rollout.metadata is not None
-    return rollout.status == "success" and has_input and bool(rollout.sample_ids)
+    return rollout.status == "success" and has_input
 
 
 def _lacks_grade(rollout: StoredRollout, *, retry_failed: bool) -> bool:

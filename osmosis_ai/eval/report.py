@@ -11,11 +11,13 @@ from typing import Any, Literal
 
 from osmosis_ai.eval.plan import is_gradable
 from osmosis_ai.eval.statistics import RewardStatistics, compute_pass_at_k, compute_statistics
-from osmosis_ai.rollout.recording import StoredRollout, TokenUsage
+from osmosis_ai.rollout.recording import StoredGrade, StoredRollout, TokenUsage
 
 __all__ = ["EvalReport", "Verdict", "judge_missing", "judge_rollout", "summarise"]
 
 NO_USAGE = TokenUsage()
+NO_GRADER = "there is no grader"
+NO_INPUT = "the row has neither a label nor metadata"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Verdict:
         reward: The mean of the rewards of the samples that were not removed.
         passed: Whether the reward reaches the threshold; False for a failed attempt, None for one
             that does not count.
+        error: Why it failed; None unless it did.
+        not_graded: Why it is ungraded; None unless it is.
         removed_sample_count: Samples that the grader removed.
     """
 
@@ -39,6 +43,7 @@ class Verdict:
     reward: float | None = None
     passed: bool | None = None
     error: str | None = None
+    not_graded: str | None = None
     removed_sample_count: int = 0
     usage: TokenUsage = NO_USAGE
     duration_s: float | None = None
@@ -111,18 +116,15 @@ def judge_rollout(
     """
     grades = [rollout.grades[key] for key in rollout.sample_ids if key in rollout.grades]
     rewards = [g.reward for g in grades if g.reward is not None and not g.removed]
-    problem = next((g.error for g in grades if g.error is not None), None)
-    state: Literal["graded", "removed", "ungraded", "failed"] = "graded"
-    if rollout.status != "success":
-        state, problem = "failed", rollout.error_message or rollout.status
-    elif problem is not None:
-        state, problem = "failed", f"grader: {problem}"
-    elif has_grader and is_gradable(rollout) and len(grades) < len(rollout.sample_ids):
-        state, problem = "failed", error or "not graded"
-    elif not grades:
+    is_graded = has_grader and is_gradable(rollout)
+    problem = _find_problem(rollout, grades, error) if is_graded else _find_failure(rollout)
+    state: Literal["graded", "removed", "ungraded", "failed"]
+    if problem is not None:
+        state = "failed"
+    elif not is_graded:
         state = "ungraded"
-    elif not rewards:
-        state = "removed"
+    else:
+        state = "graded" if rewards else "removed"
     reward = statistics.mean(rewards) if state == "graded" else None
     return Verdict(
         row_index=rollout.row_index,
@@ -132,10 +134,25 @@ def judge_rollout(
         reward=reward,
         passed=_has_passed(state, reward, pass_threshold),
         error=problem,
+        not_graded=(NO_INPUT if has_grader else NO_GRADER) if state == "ungraded" else None,
         removed_sample_count=sum(grade.removed for grade in grades),
         usage=rollout.usage,
         duration_s=rollout.duration_s,
     )
+
+
+def _find_failure(rollout: StoredRollout) -> str | None:
+    return None if rollout.status == "success" else rollout.error_message or rollout.status
+
+
+def _find_problem(
+    rollout: StoredRollout, grades: Sequence[StoredGrade], error: str | None
+) -> str | None:
+    if not rollout.sample_ids:
+        return error or "the rollout produced no sample to grade"
+    if len(grades) < len(rollout.sample_ids):
+        return error or "not graded"
+    return next((f"grader: {grade.error}" for grade in grades if grade.error is not None), None)
 
 
 def judge_missing(row_index: int, attempt: int, error: str | None) -> Verdict:
