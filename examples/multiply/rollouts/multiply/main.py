@@ -11,9 +11,9 @@ from osmosis_ai.rollout import (
 )
 from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisAgent,
-    OsmosisMemorySession,
     OsmosisRolloutModel,
 )
+from osmosis_store import OsmosisSQLSession
 
 
 @function_tool
@@ -34,7 +34,7 @@ class MultiplyWorkflow(AgentWorkflow):
             model_settings=ModelSettings(temperature=1.0, max_tokens=4096),
             tools=[multiply],
         )
-        session = OsmosisMemorySession(name="multiply-agent")
+        session = OsmosisSQLSession(name="multiply-agent")
         await Runner.run(agent, ctx.prompt, session=session)
 
 
