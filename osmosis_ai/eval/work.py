@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from osmosis_ai.eval.chat import UpstreamError
@@ -28,6 +31,9 @@ from osmosis_ai.rollout.types import (
 __all__ = ["EvalWork"]
 
 T = TypeVar("T")
+
+INTEGRATION = "osmosis_ai.rollout.integrations.agents.openai_agents"
+ROLLOUT_MODEL = "osmosis_ai.rollout.integrations.agents.endpoint_model"
 
 
 class EvalWork:
@@ -76,8 +82,8 @@ class EvalWork:
         """
         if not slots:
             return
-        # LiteLLM takes seconds to import: the archive's heartbeat goes on meanwhile.
         policy = await asyncio.to_thread(load_policy, self._config, environ)
+        await asyncio.to_thread(_import_rollout_model)
         loop = asyncio.get_running_loop()
         endpoint = Endpoint(
             policy, on_systemic=lambda error: loop.call_soon_threadsafe(self._stop, error)
@@ -190,6 +196,14 @@ class EvalWork:
         elif error.systemic:
             hint = "name the variable that holds the key: [llm] api_key_env"
         return ProviderError(config.model, str(error), status=error.status, hint=hint)
+
+
+def _import_rollout_model() -> None:
+    """Import what the placeholder model needs: seconds that are not a rollout's own time."""
+    if INTEGRATION in sys.modules:
+        # Where LiteLLM is missing, a workflow may do without it; one that cannot says so itself.
+        with suppress(ImportError):
+            importlib.import_module(ROLLOUT_MODEL)
 
 
 def _find_error(outcome: ExecutionOutcome) -> str | None:
