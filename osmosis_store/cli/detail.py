@@ -77,15 +77,19 @@ def _format_item(screen: Screen, record: ItemRecord) -> tuple[list[str], bool]:
     if screen.width is None:
         first, *more = wrap(text, None)
         tail = f"  {call_id}" if call_id else ""
-        return [start + first + tail, *(" " * indent + line for line in more)], False
+        return [start + first + tail, *_indented(more, indent)], False
     call_id = cut(call_id, screen.width // 4)
     space = screen.width - indent - (width_of(call_id) + 2 if call_id else 0)
-    parts = wrap(text, space)
+    parts = wrap(text.strip(), space)
     was_cut = len(parts) > _MAX_LINES
     if was_cut:
         parts = [*parts[: _MAX_LINES - 1], f"… {counted(len(parts) - _MAX_LINES + 1, 'more line')}"]
     first = pad(parts[0], space) + screen.paint(f"  {call_id}", "dim") if call_id else parts[0]
-    return [start + first, *(" " * indent + line for line in parts[1:])], was_cut
+    return [start + first, *_indented(parts[1:], indent)], was_cut
+
+
+def _indented(lines: list[str], indent: int) -> Iterator[str]:
+    return ((" " * indent + line).rstrip() for line in lines)
 
 
 def _calls(screen: Screen, calls: list[ModelCallRecord]) -> Iterator[str]:

@@ -54,7 +54,7 @@ def run_eval(
         bool, typer.Option("--quiet", "-q", help="Print the reward and what failed, no more.")
     ] = False,
 ) -> None:
-    """Run a dataset's rollouts, grade them and keep them in a store.
+    """Run the rollouts of an eval config, grade them and keep them in a store.
 
     The same command goes on where an earlier one ended: finished rollouts are not run again, and
     when only the grader changed they are graded again without calling the model. The store is

@@ -39,7 +39,7 @@ class StoreFlags:
             "--store",
             metavar="URL",
             help="sqlite:///path or postgresql://…; without it OSMOSIS_STORE_URL, then "
-            ".osmosis/rollouts.db of this folder.",
+            ".osmosis/rollouts.db.",
         ),
     ] = None
     as_json: Annotated[

@@ -145,4 +145,6 @@ def _format_runs(
         "started",
         "grader",
     )
-    return format_table(screen, titles, rows, right=("grades", "failed", "mean", "policy calls"))
+    return format_table(
+        screen, titles, rows, right=("grades", "failed", "mean", "policy calls"), spare=("started",)
+    )

@@ -79,7 +79,9 @@ def regrade(
     with show_progress("graded") as advance, output_of_user_code(as_json=store.as_json):
         report = asyncio.run(run())
     if store.as_json:
-        print_json(to_json_value(report))
+        names = ("rollout_id", "sample_id", "error")
+        failures = [dict(zip(names, failure, strict=True)) for failure in report.failures]
+        print_json({**to_json_value(report), "failures": failures})
     else:
         print_lines(_format_report(report))
         _print_failures(report)

@@ -19,6 +19,8 @@ __all__ = ["app"]
 
 app = new_group("Look at stored rollouts.")
 
+_LABEL_WIDTH = 24
+
 Limit = Annotated[int, typer.Option("--limit", min=1, metavar="N", help="At most so many.")]
 After = Annotated[
     str | None,
@@ -75,6 +77,7 @@ def _format_page(
 ) -> list[str]:
     from osmosis_store.cli.output import counted, duration
     from osmosis_store.cli.tables import format_table
+    from osmosis_store.cli.text import cut, to_one_line
 
     rewards: dict[str, list[str]] = {}
     for grade in grades:
@@ -88,7 +91,7 @@ def _format_page(
             ", ".join(rewards.get(rollout.rollout_id, ())),
             "" if rollout.duration_s is None else duration(rollout.duration_s),
             screen.time(rollout.started_at),
-            rollout.label or "",
+            cut(to_one_line(rollout.label or ""), None if screen.width is None else _LABEL_WIDTH),
             _about(rollout),
         )
         for rollout in page
@@ -96,7 +99,7 @@ def _format_page(
     if not rows:
         return ["no rollouts"]
     titles = ("rollout", "status", "row", "attempt", "reward", "time", "started", "label", "about")
-    lines = format_table(screen, titles, rows, right=("row", "reward", "time"))
+    lines = format_table(screen, titles, rows, right=("row", "reward", "time"), spare=("started",))
     end = f"{counted(len(page), 'rollout')}"
     if has_more:
         end += f", and more: --after {page[-1].rollout_id}"
