@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import os
-import queue
 import sqlite3
-import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -29,15 +25,14 @@ from osmosis_store.errors import (
     NotAStore,
     OutcomeUnknown,
     StoreBusy,
-    StoreClosed,
     StoreCorrupt,
     StoreError,
-    StoreForked,
     StoreFull,
     StoreReadOnly,
     StoreReplaced,
     StoreUnreachable,
 )
+from osmosis_store.lane import Job, Lane
 from osmosis_store.schema import writer_batches
 from osmosis_store.ticket import Outcome, Ticket, deliver
 from osmosis_store.writes.items import Append, SeqRange, append_items
@@ -64,14 +59,8 @@ _NOBODYS_FAULT = (
 )
 
 
-@dataclass(slots=True)
-class _Job:
-    ticket: Ticket[Any]
-    work: Append | Write
-
-    @property
-    def size(self) -> int:
-        return self.work.size if isinstance(self.work, Append) else 0
+Work: TypeAlias = Append | Write
+_Job: TypeAlias = Job[Work]
 
 
 class Writer:
@@ -83,85 +72,49 @@ class Writer:
 
     def __init__(self, engine: Engine, place: Place, options: Options, *, clock: Clock) -> None:
         self._engine, self._place, self._options, self._clock = engine, place, options, clock
-        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connection: Connection | None = None
         self._file_id = file_id(place)
         self._writer_id = uuid.uuid4().hex
         self._batch_no = 0
-        self._pid = os.getpid()
-        self._closed = False
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._lane: Lane[Work] = Lane(place.name, "writer", self._run, threads=1)
 
-    def submit(
-        self, work: Append | Write, *, loop: asyncio.AbstractEventLoop | None
-    ) -> Ticket[Any]:
+    def submit(self, work: Work, *, loop: asyncio.AbstractEventLoop | None) -> Ticket[Any]:
         """Queue a write; the ticket tells when it is on disk.
 
         Args:
             work: An append, or a function of the connection that may be run more than once.
-            loop: The event loop in which the ticket is awaited; None: it is waited for.
+            loop: The running event loop in which the ticket is awaited; None: `Ticket.wait`.
 
         Raises:
             StoreClosed, StoreForked
         """
-        if os.getpid() != self._pid:
-            raise StoreForked(self._place.name)
-        job = _Job(Ticket(loop), work)
-        with self._lock:
-            if self._closed:
-                raise StoreClosed(self._place.name)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"osmosis-store writer {self._place.name}", daemon=True
-                )
-                self._thread.start()
-            self._queue.put(job)
-        return job.ticket
+        return self._lane.submit(work, loop=loop)
 
     def close(self) -> None:
         """Write what is queued, then stop; safe to call twice and in a forked child."""
-        if os.getpid() != self._pid:
-            return
-        with self._lock:
-            self._closed = True
-            thread = self._thread
-            if thread is not None:
-                self._queue.put(None)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        self._lane.close()
 
     def _run(self) -> None:
-        while True:
-            job = self._queue.get()
-            if job is None:
-                break
-            batch, stop = self._take_all(job)
+        while (job := self._lane.take()) is not None:
+            batch = self._take_all(job)
             if batch:
                 deliver(self._write(batch))
-            if stop:
-                break
+            del job, batch
         self._drop_connection()
         self._engine.dispose()
 
-    def _take_all(self, first: _Job) -> tuple[list[_Job], bool]:
-        """Return everything that waits, up to the bounds, and whether the end was among it."""
-        batch, size, stop = [], 0, False
+    def _take_all(self, first: _Job) -> list[_Job]:
+        """Return everything that waits, up to the bounds, less what was withdrawn."""
+        batch, size = [], 0
         job: _Job | None = first
-        while True:
-            if job is None:
-                stop = True
-                break
+        while job is not None:
             if job.ticket.claim():
                 batch.append(job)
-                size += job.size
+                size += job.work.size if isinstance(job.work, Append) else 0
             if len(batch) >= _MAX_BATCH_WRITES or size >= _MAX_BATCH_BYTES:
                 break
-            try:
-                job = self._queue.get_nowait()
-            except queue.Empty:
-                break
-        return batch, stop
+            job = self._lane.take_waiting()
+        return batch
 
     def _write(self, batch: list[_Job]) -> list[Outcome]:
         """Commit a batch; when that fails, write by write, so that only the culprit fails."""
@@ -244,6 +197,8 @@ class Writer:
                 with tx.begin():
                     if tx.dialect.name == "postgresql":
                         status = tx.execute(_SELECT_XACT_STATUS, {"mark": str(mark)}).scalar()
+                        if status == "in progress":
+                            continue  # the server may be about to commit it
                         return None if status is None else status == "committed"
                     found = tx.execute(_SELECT_MARK, {"key": self._writer_id}).scalar()
                     return bool(found == mark)

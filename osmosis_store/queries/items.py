@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +19,8 @@ from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
 from osmosis_store.schema import items, rollouts, samples
 
 __all__ = [
+    "StoredBodies",
+    "fetch_bodies",
     "fetch_item_records",
     "fetch_items",
     "fetch_live_tail",
@@ -69,6 +74,43 @@ _SELECT_RECORDS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBodies:
+    """A sample's items as they were fetched: positions and bodies, not decoded yet.
+
+    Attributes:
+        joined: All positions and all bodies, each joined by commas; None where `rows` has them.
+        rows: Position and body of each item.
+    """
+
+    sample: SampleKey
+    joined: tuple[str, str] | None
+    rows: Sequence[tuple[int, object]] = ()
+
+    @property
+    def size(self) -> int:
+        """Characters of the joined bodies, about what decoding takes time for."""
+        return 0 if self.joined is None else len(self.joined[1])
+
+    def decode(self) -> list[tuple[int, Item]] | None:
+        """Return each item with its position, oldest first; None: only the rows could tell.
+
+        Raises:
+            CorruptItem: A body does not decode; names its row.
+        """
+        if self.joined is None:
+            return [(seq, to_item(self.sample, seq, body)) for seq, body in self.rows]
+        positions, bodies = self.joined
+        try:
+            items = decode_body(f"[{bodies}]")
+            order = [int(position) for position in positions.split(",")]
+        except (ValueError, RecursionError):
+            return None
+        whole = len(items) == len(order) and all(type(item) is dict for item in items)
+        ordered = all(first < then for first, then in pairwise(order))
+        return list(zip(order, items, strict=True)) if whole and ordered else None
+
+
 def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> list[Item]:
     """Return a sample's live items, oldest first, as the Agents SDK's `Session.get_items` does.
 
@@ -88,35 +130,34 @@ def fetch_live_tail(
     tx: Connection, sample: SampleKey, *, last: int | None = None
 ) -> list[tuple[int, Item]]:
     """Return the same items, each with its `seq`."""
+    found = fetch_bodies(tx, sample, last=last).decode()
+    if found is None:
+        found = fetch_bodies(tx, sample, last=last, by_row=True).decode()
+    assert found is not None
+    return found
+
+
+def fetch_bodies(
+    tx: Connection, sample: SampleKey, *, last: int | None = None, by_row: bool = False
+) -> StoredBodies:
+    """Return the same items not decoded yet.
+
+    Args:
+        by_row: Whatever it costs, so that a body that does not decode can be named.
+    """
     if last is not None and last < 0:
         raise ValueError(f"limit must not be negative: {last}")
     if last == 0:
-        return []
+        return StoredBodies(sample, None)
     which = "all" if last is None else "last"
     values = {**sample._asdict(), "last": last}
-    if tx.dialect.name == "sqlite":
-        found = _fetch_joined(tx, _JOINED[which], values)
-        if found is not None:
-            return found
+    if tx.dialect.name == "sqlite" and not by_row:
+        # over a gigabyte there is no one row
+        with contextlib.suppress(sqlite3.DataError):
+            joined = run_compiled(tx, _JOINED[which], values).fetchone()
+            return StoredBodies(sample, None if joined[0] is None else joined)
     rows = run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall()
-    return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
-
-
-def _fetch_joined(
-    tx: Connection, statement: sa.Select[Any], values: dict[str, Any]
-) -> list[tuple[int, Item]] | None:
-    """Fetch and decode all rows at once; None where row by row has to tell what is wrong."""
-    try:
-        positions, bodies = run_compiled(tx, statement, values).fetchone()
-        if positions is None:
-            return []
-        decoded = decode_body(f"[{bodies}]")
-        order = [int(position) for position in positions.split(",")]
-    except (sqlite3.DataError, ValueError, RecursionError):  # DataError: over a gigabyte
-        return None
-    whole = len(decoded) == len(order) and all(type(value) is dict for value in decoded)
-    ordered = all(first < then for first, then in pairwise(order))
-    return list(zip(order, decoded, strict=True)) if whole and ordered else None
+    return StoredBodies(sample, None, sorted(rows))
 
 
 def to_item(sample: SampleKey, seq: int, body: object) -> Item:
