@@ -31,6 +31,9 @@ def list_grades(
     grading_run: Annotated[
         str | None, typer.Option("--grading-run", metavar="ID", help="Of this grading run.")
     ] = None,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Only what each grading run gave them.")
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, metavar="N", help="Of at most so many rollouts.")
     ] = 100,
@@ -40,7 +43,7 @@ def list_grades(
     ] = None,
 ) -> None:
     """List every grade of the selected rollouts, and what each grading run gave them."""
-    from osmosis_store.cli.output import Screen, print_json, print_lines
+    from osmosis_store.cli.output import Screen, counted, print_json, print_lines
     from osmosis_store.queries.grades import fetch_grades, fetch_grading_run
     from osmosis_store.queries.rollouts import fetch_rollouts
 
@@ -63,7 +66,7 @@ def list_grades(
     if store.as_json:
         print_json(
             {
-                "grades": grades,
+                "grades": [] if summary else grades,
                 "grading_runs": runs,
                 "last_id": ids[-1] if ids else None,
                 "has_more": last_id is not None,
@@ -71,25 +74,12 @@ def list_grades(
         )
         return
     screen = Screen.detect(wide=view.wide, utc=view.utc)
-    print_lines(_format_page(screen, grades, runs, rollout_count=len(ids), last_id=last_id))
-
-
-def _format_page(
-    screen: Screen,
-    grades: Sequence[GradeRecord],
-    runs: Sequence[GradingRunRecord],
-    *,
-    rollout_count: int,
-    last_id: str | None,
-) -> list[str]:
-    from osmosis_store.cli.output import counted
-
-    end = f"{counted(len(grades), 'grade')} of {counted(rollout_count, 'rollout')}"
-    if last_id is not None:
-        end += f", and more: --after {last_id}"
-    if not grades:
-        return [end]
-    return [*_format_grades(screen, grades), "", *_format_runs(screen, grades, runs), end]
+    if grades and not summary:
+        print_lines([*_format_grades(screen, grades), ""])
+    if grades:
+        print_lines(_format_runs(screen, grades, runs))
+    more = "" if last_id is None else f", and more: --after {last_id}"
+    print(f"{counted(len(grades), 'grade')} of {counted(len(ids), 'rollout')}{more}")
 
 
 def _format_grades(screen: Screen, grades: Sequence[GradeRecord]) -> list[str]:

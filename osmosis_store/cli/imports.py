@@ -75,6 +75,7 @@ def _print_unfinished(reports: Sequence[FileReport]) -> None:
 
 def _print_reports(reports: Sequence[FileReport], name: str, *, as_json: bool) -> None:
     from osmosis_store.cli.output import Screen, print_json, print_lines
+    from osmosis_store.cli.text import to_one_line
 
     if as_json:
         print_json({"store": name, "files": [_to_json(report) for report in reports]})
@@ -82,7 +83,7 @@ def _print_reports(reports: Sequence[FileReport], name: str, *, as_json: bool) -
     print_lines(_format_reports(Screen.detect(), reports, name))
     refused = [(report.path, note) for report in reports for note in report.refused]
     for path, note in refused[:_SHOWN]:
-        typer.echo(f"error: {path}, line {note.line}: {note.reason}", err=True)
+        typer.echo(to_one_line(f"error: {path}, line {note.line}: {note.reason}"), err=True)
     if len(refused) > _SHOWN:
         typer.echo(f"error: and {len(refused) - _SHOWN} more lines; --json names all", err=True)
 

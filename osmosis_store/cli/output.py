@@ -107,9 +107,9 @@ def counted(number: int, noun: str) -> str:
 
 def figure(value: float) -> str:
     """Return a reward or a mean to three significant digits; whole numbers as they are."""
-    if value == int(value) and abs(value) < 1e6:
-        return f"{value:.1f}"
-    return f"{value:.3g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3g}"
+    return f"{value:.1f}" if value == int(value) else f"{value:.3g}"
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,6 @@ import typer
 
 from osmosis_store.cli.flags import DEBUG_FLAG, JSON_FLAG
 from osmosis_store.cli.output import print_json
-from osmosis_store.cli.text import to_visible
 
 __all__ = ["new_group", "run"]
 
@@ -121,6 +120,8 @@ def _envelope(
 
 
 def _print_error(message: str, hint: str) -> None:
+    from osmosis_store.cli.text import to_visible
+
     first, *more = to_visible(message).splitlines() or [""]
     print(f"error: {first}", file=sys.stderr)
     for line in [*more, *to_visible(hint).splitlines()]:

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command
+
+pytestmark = pytest.mark.usefixtures("store_file")
+
+GRADERS = '''
+from osmosis_ai.rollout import Grader, GraderConfig
+
+
+class EndsWithLabel(Grader):
+    """The label stands in the last answer."""
+
+    async def grade(self, ctx):
+        print("a grader may print")
+        for sample_id, sample in ctx.samples.items():
+            ctx.set_sample_reward(sample_id, float(ctx.label in str(sample.messages[-1])))
+
+
+class Strict(GraderConfig):
+    name: str = "strict"
+    least: float = 0.0
+
+
+class Configured(Grader):
+    """Gives what its config says."""
+
+    async def grade(self, ctx):
+        for sample_id in ctx.samples:
+            ctx.set_sample_reward(sample_id, self.config.least)
+
+
+strict = Strict()
+
+
+class Broken(Grader):
+    """Fails for some."""
+
+    async def grade(self, ctx):
+        for sample_id in ctx.samples:
+            if ctx.label is None:
+                raise RuntimeError("no \\x1b[31mlabel")
+            ctx.set_sample_reward(sample_id, 1.0)
+'''
+WITH_LABEL = ["--workflow", "gym:math_with_judge"]
+
+
+@pytest.fixture(autouse=True)
+def graders(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    path = folder / "graders.py"
+    path.write_text(GRADERS)
+    return path
+
+
+def test_regrade_gives_new_grades_and_keeps_the_old_ones(command: Command) -> None:
+    before = command("grades", "list", *WITH_LABEL, "--json").data["grades"]
+
+    report = command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL, "--json").data
+
+    assert (report["graded_count"], report["failed_count"], report["policy_calls"]) == (2, 0, 0)
+    after = command("grades", "list", *WITH_LABEL, "--json").data
+    assert [one for one in after["grades"] if one["kind"] == "imported"] == before
+    assert sorted(one["grade_no"] for one in after["grades"]) == [0, 0, 1, 1]
+    assert {run["kind"] for run in after["grading_runs"]} == {"imported", "regrade"}
+
+
+def test_regrade_tells_what_it_did(command: Command) -> None:
+    done = command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL)
+
+    assert done.code == 0
+    assert "graded   2 of 2 samples" in done.out
+    assert "policy calls: 0\n" in done.out
+    assert "graders.py:EndsWithLabel" in done.out
+    assert done.err == ""
+
+
+def test_what_was_graded_is_skipped_and_counted_unless_forced(command: Command) -> None:
+    flags = ["regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL]
+    command(*flags)
+
+    assert "skipped  2 samples" in command(*flags).out
+    assert command(*flags, "--json").data["skipped_count"] == 2
+    assert command(*flags, "--force", "--json").data["graded_count"] == 2
+
+
+def test_what_a_grader_prints_does_not_spoil_the_json(command: Command) -> None:
+    done = command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL, "--json")
+
+    assert done.data["graded_count"] == 2
+    assert done.err.count("a grader may print") == 2
+
+
+def test_config_values_reach_the_grader(command: Command) -> None:
+    flags = ["regrade", "--grader", "graders.py:Configured", *WITH_LABEL, "--json"]
+
+    assert command(*flags, "--config", "least=0.25").data["mean_after"] == 0.25
+    assert command(*flags).data["mean_after"] == 0.0
+
+
+@pytest.mark.parametrize("pair", ["least", "=1"])
+def test_a_config_that_is_no_pair_is_a_usage_error(command: Command, pair: str) -> None:
+    done = command("regrade", "--grader", "graders.py:Configured", "--config", pair)
+
+    assert done.code == 2
+    assert f"{pair!r} is not KEY=VALUE" in done.err
+
+
+def test_samples_that_fail_are_named_and_the_exit_code_is_1(command: Command) -> None:
+    done = command("regrade", "--grader", "graders.py:Broken")
+    report = command("regrade", "--grader", "graders.py:Broken", "--force", "--json")
+
+    assert (done.code, report.code) == (1, 1)
+    assert "graded   3 of 12 samples" in done.out
+    assert "main: no ␛[31mlabel" in done.err
+    assert report.data["failed_count"] == len(report.data["failures"]) == 9
+    assert report.data["failures"][0].keys() == {"rollout_id", "sample_id", "error"}
+
+
+def test_author_and_reason_are_kept_with_the_grading_run(command: Command) -> None:
+    command(
+        "regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL,
+        "--author", "Ada", "--reason", "a second look",
+    )  # fmt: skip
+
+    runs = command("grades", "list", *WITH_LABEL, "--json").data["grading_runs"]
+    (run,) = [run for run in runs if run["kind"] == "regrade"]
+    assert (run["author"], run["reason"]) == ("Ada", "a second look")
+    assert run["selection"] == {"workflow": "gym:math_with_judge"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("graders.py:Missing", "graders.py has no class Missing"),
+        ("nowhere.py:Missing", "nowhere.py"),
+        ("no_such_module:Missing", "no_such_module cannot be imported"),
+        ("graders.py", "'graders.py' names no grader"),
+    ],
+)
+def test_a_grader_that_is_not_there_is_named(
+    command: Command, reference: str, message: str
+) -> None:
+    done = command("regrade", "--grader", reference)
+    error = command("regrade", "--grader", reference, "--json").error
+
+    assert done.code == 1
+    assert message in done.err
+    assert error["code"] == "grader_not_loadable"
+    assert message in error["message"]
+
+
+def test_the_classes_of_the_file_are_named_where_the_class_is_missing(command: Command) -> None:
+    err = command("regrade", "--grader", "graders.py:Missing").err
+
+    assert err.splitlines()[1].startswith("  it defines EndsWithLabel, Configured, Broken")
+
+
+def test_grades_list_shows_each_grade_and_a_line_per_grading_run(command: Command) -> None:
+    command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL)
+
+    out = command("grades", "list", *WITH_LABEL).out
+
+    grades, runs = out.split("\n\n")
+    assert len(grades.splitlines()) == 1 + 4
+    assert [line.split()[1] for line in runs.splitlines()[1:3]] == ["imported", "regrade"]
+    assert out.endswith("4 grades of 2 rollouts\n")
+
+
+def test_grades_of_one_grading_run_only(command: Command) -> None:
+    run_id = command("grades", "list", *WITH_LABEL, "--json").data["grading_runs"][0][
+        "grading_run_id"
+    ]
+    command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL)
+
+    grades = command("grades", "list", "--grading-run", run_id, "--json").data["grades"]
+
+    assert {grade["grading_run_id"] for grade in grades} == {run_id}
+    assert len(grades) == 2
+
+
+def test_the_summary_leaves_the_single_grades_out(command: Command) -> None:
+    out = command("grades", "list", "--summary", *WITH_LABEL).out
+
+    assert "gym-math_with_judge-l" not in out
+    assert "imported" in out
+    assert command("grades", "list", "--summary", *WITH_LABEL, "--json").data["grades"] == []
+
+
+def test_grades_are_paged_by_rollout(command: Command) -> None:
+    page = command("grades", "list", "--limit", 5, "--json").data
+    rest = command("grades", "list", "--after", page["last_id"], "--json").data
+
+    assert (page["has_more"], rest["has_more"]) == (True, False)
+    assert len(page["grades"]) + len(rest["grades"]) == 12
+
+
+def test_an_unknown_grading_run_is_named(command: Command) -> None:
+    done = command("grades", "list", "--grading-run", "g_none")
+
+    assert (done.code, done.err) == (4, "error: no grading run 'g_none'\n")
