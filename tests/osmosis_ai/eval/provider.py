@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -34,10 +34,15 @@ HELLO = [
 
 
 class Provider:
-    """Answers every call with the same chunks, or with an error status; remembers what came."""
+    """Answers every call with the same chunks, or with an error status; remembers what came.
+
+    Attributes:
+        answer: Chooses the chunks by the request's body, in a thread per call, instead.
+    """
 
     def __init__(self) -> None:
         self.chunks: list[dict[str, Any]] = HELLO
+        self.answer: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None
         self.error: tuple[int, dict[str, Any], dict[str, str]] | None = None
         self.gate: threading.Event | None = None
         self.bodies: list[dict[str, Any]] = []
@@ -57,17 +62,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         provider = self.provider
-        body = self.rfile.read(int(self.headers["content-length"]))
-        provider.bodies.append(json.loads(body))
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        provider.bodies.append(body)
         provider.headers.append({k.lower(): v for k, v in self.headers.items()})
         if provider.error is not None:
             status, answer, headers = provider.error
             self._send_head(status, "application/json", headers)
             self.wfile.write(json.dumps(answer).encode())
             return
-        self._send_head(200, "text/event-stream", {})
+        chunks = provider.chunks if provider.answer is None else provider.answer(body)
         try:
-            for position, data in enumerate(provider.chunks):
+            self._send_head(200, "text/event-stream", {})
+            for position, data in enumerate(chunks):
                 if position and provider.gate is not None:
                     self._wait_at(provider.gate)
                 self.wfile.write(f"data: {json.dumps(data)}\n\n".encode())
