@@ -1,4 +1,5 @@
-"""Write the generated pages of docs/; with --check only say which are stale."""
+#!/usr/bin/env python3
+"""Write docs/schema.md from a migrated database; `--check`: say whether it is stale."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ import sqlalchemy as sa
 from osmosis_store.engine import Options, make_engine, parse_url
 from osmosis_store.migrate import create_if_new
 
-ROOT = Path(__file__).parents[1]
-NOTES = ROOT / "scripts" / "schema_notes.toml"
+TARGET = Path(__file__).parents[1] / "docs" / "schema.md"
+NOTES = Path(__file__).with_name("schema_notes.toml")
 INTERNAL = {"alembic_version"}
-MARK = "<!-- Made by scripts/generate_docs.py: change what it reads, then run it. -->"
 
-SCHEMA_INTRO = """# Tables and views
+HEAD = """\
+# Tables and views
+
+Written by `scripts/schema_docs.py` from a new database and `scripts/schema_notes.toml`; a test says
+when it is stale.
 
 The views are meant for you: their columns stay, whatever becomes of the tables. Read with any SQL
 client; write with `osmosis-store` only, which keeps the chains whole.
@@ -29,14 +33,9 @@ bytes, as SQLite does. Times are UTC with microseconds. A digest is 32 bytes of 
 """
 
 
-def pages() -> dict[Path, str]:
-    """Return every generated page by its path."""
-    return {ROOT / "docs" / "schema.md": schema_page()}
-
-
-def schema_page() -> str:
-    """Return docs/schema.md from a database that the migrations have made, and the notes."""
-    notes = tomllib.loads(NOTES.read_text())
+def render() -> str:
+    """Return the whole page."""
+    notes = tomllib.loads(NOTES.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as folder:
         place = parse_url(f"sqlite:///{folder}/store.db")
         create_if_new(place, Options())
@@ -45,7 +44,7 @@ def schema_page() -> str:
             inspector = sa.inspect(connection)
             views = sorted(inspector.get_view_names())
             tables = sorted(set(inspector.get_table_names()) - INTERNAL)
-            parts = [MARK, SCHEMA_INTRO, "## Views\n"]
+            parts = [HEAD, "## Views\n"]
             parts += [describe_view(inspector, notes, name) for name in views]
             parts.append("## Tables\n")
             parts += [describe_table(inspector, notes, name) for name in tables]
@@ -89,18 +88,10 @@ def code(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def main() -> None:
-    """Write the pages that changed, or fail when one is stale."""
-    stale = [
-        path for path, text in pages().items() if not path.exists() or path.read_text() != text
-    ]
-    names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
-    if stale and "--check" in sys.argv:
-        raise SystemExit(f"stale: {names}; run scripts/generate_docs.py")
-    for path in stale:
-        path.write_text(pages()[path])
-    print(f"written: {names}" if stale else "nothing has changed")
-
-
 if __name__ == "__main__":
-    main()
+    page = render()
+    if sys.argv[1:] == ["--check"]:
+        if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != page:
+            sys.exit(f"{TARGET.name} is stale: run scripts/schema_docs.py")
+    else:
+        TARGET.write_text(page, encoding="utf-8")
