@@ -1,59 +1,52 @@
-"""Running the two scripts as a user's shell does."""
+"""The two scripts as a user runs them: processes of their own, in a folder of their own."""
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-LIMIT_S = 60
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a script ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        """What it printed, which is one JSON value and nothing else."""
-        return json.loads(self.out)
+def environment(**more: str) -> dict[str, str]:
+    """Return the tests' environment without the repository on Python's path."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, **more}
 
 
-def start(
-    workspace: Path, *command: str, environ: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """Start a script in a folder; the first word is its name."""
+def start(folder: Path, script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a script and return its process."""
     return subprocess.Popen(
-        [BIN / command[0], *command[1:]],
-        cwd=workspace,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environ or {})},
+        [BIN / script, *arguments],
+        cwd=folder,
+        env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-def wait(process: subprocess.Popen[str]) -> Ended:
-    """Wait for a script's end."""
-    with process:
-        try:
-            out, err = process.communicate(timeout=LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise
-    return Ended(process.returncode, out, err)
+def call(
+    folder: Path, script: str, *arguments: str, prefix: tuple[str, ...] = (), **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script to its end."""
+    return subprocess.run(
+        [*prefix, str(BIN / script), *arguments],
+        cwd=folder,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
-def run(workspace: Path, *command: str, environ: Mapping[str, str] | None = None) -> Ended:
-    """Run a script in a folder to its end."""
-    return wait(start(workspace, *command, environ=environ))
+def copy_example(folder: Path) -> Path:
+    """Return a copy of the example workspace, without what a demo left in it."""
+    workspace = folder / "multiply"
+    ignore = shutil.ignore_patterns(".osmosis", "__pycache__")
+    shutil.copytree(ROOT / "examples/multiply", workspace, ignore=ignore)
+    return workspace

@@ -1,0 +1,162 @@
+"""`osmosis-store` as processes: pipes, permissions, terminals."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from osmosis_store.version import __version__
+
+from .scripts import BIN, ROOT, call, environment
+
+GYM = sorted((ROOT / "tests/data/gym").glob("*.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("imported")
+    (folder / ".osmosis").mkdir()
+    store = ["--store", "sqlite:///.osmosis/rollouts.db"]
+    done = call(folder, "osmosis-store", "import", "gym", *map(str, GYM), *store)
+    assert done.returncode == 0, done.stderr
+    call(folder, "osmosis-store", "db", "backup", "whole.db", *store)
+    return folder / "whole.db"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, imported: Path) -> Path:
+    """Return a folder with a store of its own."""
+    (tmp_path / ".osmosis").mkdir()
+    shutil.copy(imported, tmp_path / ".osmosis/rollouts.db")
+    return tmp_path
+
+
+@pytest.mark.parametrize("script", ["osmosis", "osmosis-store"])
+def test_both_scripts_tell_version_and_usage(tmp_path: Path, script: str) -> None:
+    assert __version__ in call(tmp_path, script, "--version").stdout
+    assert f"Usage: {script} [OPTIONS] COMMAND" in call(tmp_path, script, "--help").stdout
+
+
+def test_an_error_goes_to_standard_error_and_sets_the_exit_code(folder: Path) -> None:
+    done = call(folder, "osmosis-store", "rollouts", "show", "nope")
+
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr.startswith("error: no rollout 'nope'\n")
+
+
+def test_with_json_an_error_is_one_object_on_standard_output(folder: Path) -> None:
+    done = call(folder, "osmosis-store", "rollouts", "show", "nope", "--json")
+
+    assert (done.returncode, done.stderr) == (4, "")
+    assert json.loads(done.stdout)["error"]["code"] == "rollout_not_found"
+
+
+def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+    with subprocess.Popen(
+        [BIN / "osmosis-store", "rollouts", "list", "--json"],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        stderr = process.stderr.read()
+        code = process.wait()
+
+    assert (code, stderr) == (141, b"")
+
+
+def without_root(folder: Path) -> tuple[str, ...]:
+    """Return what to put before a command so that permissions hold for it, also as root."""
+    assert folder.exists()
+    return ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+
+
+def test_a_store_that_cannot_be_written_can_be_read_and_says_so_when_written(
+    folder: Path,
+) -> None:
+    path = folder / ".osmosis/rollouts.db"
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    prefix = without_root(folder)
+
+    read = call(folder, "osmosis-store", "rollouts", "list", "--json", prefix=prefix)
+    written = call(folder, "osmosis-store", "import", "gym", str(GYM[0]), prefix=prefix)
+    path.parent.chmod(0o755)
+
+    assert len(json.loads(read.stdout)["rollouts"]) == 12
+    assert written.returncode == 1
+    assert "error: .osmosis/rollouts.db cannot be written" in written.stderr
+    assert "check the permissions" in written.stderr
+
+
+def test_a_store_in_a_folder_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    flags = ["import", "gym", str(GYM[0]), "--store", "sqlite:///new.db", "--json"]
+
+    done = call(tmp_path, "osmosis-store", *flags, prefix=without_root(tmp_path))
+    tmp_path.chmod(0o755)
+
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["code"] == "store_read_only"
+
+
+def test_an_encoding_that_lacks_a_character_is_no_error(folder: Path) -> None:
+    rollout_id = next(
+        one["rollout_id"]
+        for one in json.loads(call(folder, "osmosis-store", "rollouts", "list", "--json").stdout)[
+            "rollouts"
+        ]
+        if "wmt" in one["rollout_id"]
+    )
+
+    done = call(folder, "osmosis-store", "rollouts", "show", rollout_id, PYTHONIOENCODING="ascii")
+
+    assert done.returncode == 0
+    assert "\\xb7 success \\xb7" in done.stdout
+
+
+def test_on_a_terminal_lines_fit_and_have_colour_and_in_a_pipe_neither(folder: Path) -> None:
+    shown = read_terminal(folder, ["rollouts", "list"], columns=60)
+    piped = call(folder, "osmosis-store", "rollouts", "list").stdout
+
+    assert "\x1b[" in shown
+    assert "\x1b[" not in piped
+    plain = shown.replace("\x1b[2m", "").replace("\x1b[0m", "")
+    assert max(map(len, plain.splitlines())) <= 60 < max(map(len, piped.splitlines()))
+    assert "\x1b[" not in read_terminal(folder, ["rollouts", "list"], columns=60, NO_COLOR="1")
+
+
+def read_terminal(folder: Path, arguments: list[str], *, columns: int, **more: str) -> str:
+    """Return what a script prints on a terminal of that width."""
+    ours, theirs = pty.openpty()
+    variables = environment(COLUMNS=str(columns), TERM="xterm", **more)
+    if "NO_COLOR" not in more:
+        variables.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [BIN / "osmosis-store", *arguments], cwd=folder, env=variables, stdout=theirs
+    ):
+        os.close(theirs)
+        parts = []
+        while part := read_part(ours):
+            parts.append(part)
+    os.close(ours)
+    return b"".join(parts).decode()
+
+
+def read_part(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError as error:
+        if error.errno != errno.EIO:  # what Linux says when the other end is closed
+            raise
+        return b""
