@@ -15,9 +15,11 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from osmosis_store import migrate
+from osmosis_store.codec import Item
 from osmosis_store.engine import Options, Place, file_id, make_engine, parse_url
 from osmosis_store.errors import NotAStore, StoreNotFound, StoreReadOnly
 from osmosis_store.reader import Reader
+from osmosis_store.records import SampleKey
 from osmosis_store.writer import Clock, Writer
 from osmosis_store.writes.items import Append, SeqRange
 
@@ -120,7 +122,18 @@ class Database:
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
         """Run a function of a read-only connection in a reader thread and return its result."""
-        return await self._reader.submit(fn, loop=asyncio.get_running_loop())
+        result: T = await self._reader.submit(fn, loop=asyncio.get_running_loop())
+        return result
+
+    async def read_items(self, sample: SampleKey) -> list[Item]:
+        """Return a sample's live items, oldest first; many callers' reads share a statement.
+
+        Raises:
+            CorruptItem: A body does not decode; names its row.
+        """
+        ticket = self._reader.submit(sample, loop=asyncio.get_running_loop())
+        result: list[Item] = await ticket
+        return result
 
     async def write(self, fn: Callable[[Connection], T]) -> T:
         """Run a function of the writing connection; its effect is on disk when this returns.

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import sys
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,15 +35,19 @@ __all__ = [
     "Options",
     "Place",
     "Synchronous",
+    "bind_rows",
+    "end_transaction",
     "file_holders",
     "file_id",
     "insert_if_absent",
     "make_engine",
     "parse_url",
     "run_compiled",
+    "run_rows",
     "to_driver_time",
     "translate_errors",
     "utc_now",
+    "values_of_rows",
 ]
 
 Synchronous = Literal["full", "normal", "off"]
@@ -62,6 +66,7 @@ _SQLITE_ERRORS = {
     sqlite3.SQLITE_CANTOPEN: "cantopen",
 }
 
+_SIZES = (64, 16, 4, 1)
 _UNREACHABLE = ("OperationalError", "ConnectionTimeout", "AdminShutdown", "InvalidPassword")
 
 
@@ -170,9 +175,7 @@ def _sqlite_engine(place: Place, options: Options, *, write: bool, create: bool)
             connection.execute(f"PRAGMA synchronous={options.synchronous}")
         return connection
 
-    engine = sa.create_engine(
-        "sqlite://", creator=connect, poolclass=sa.pool.QueuePool, paramstyle="named"
-    )
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool)
     begin = "BEGIN IMMEDIATE" if write else "BEGIN"
 
     @sa.event.listens_for(engine, "begin")
@@ -261,23 +264,110 @@ def run_compiled(
     Returns:
         The driver's cursor.
     """
-    text, constants = _compile(statement, tx.dialect)
-    if tx.dialect.name == "postgresql" and not tx.in_transaction():
-        tx.begin()  # psycopg begins one by itself, which nobody would end
-    cursor = tx.connection.driver_connection.cursor()  # type: ignore[union-attr]
+    text, order, constants = _compile(statement, tx.dialect)
+    cursor = _open_cursor(tx)
     if isinstance(values, list):
-        cursor.executemany(text, [{**constants, **row} for row in values] if constants else values)
+        cursor.executemany(text, [_to_driver(row, order, constants) for row in values])
     else:
-        cursor.execute(text, {**constants, **values} if constants else values)
+        cursor.execute(text, _to_driver(values, order, constants))
     return cursor
 
 
+def _to_driver(
+    row: dict[str, Any], order: tuple[str, ...] | None, constants: dict[str, Any]
+) -> Any:
+    """Return parameters as the driver wants them: in order, or by name."""
+    if constants:
+        row = {**constants, **row}
+    return row if order is None else tuple([row[name] for name in order])
+
+
+def end_transaction(tx: Connection) -> None:
+    """End a reader's transaction, also one that only the driver knows of."""
+    if tx.in_transaction():
+        tx.rollback()
+    elif tx.dialect.name == "postgresql":
+        tx.connection.rollback()
+
+
+def run_rows(
+    tx: Connection,
+    build: Callable[[int], sa.Executable],
+    rows: Sequence[dict[str, Any]],
+) -> list[Any]:
+    """Run a statement that takes many rows at once over all of them, in a few sizes.
+
+    A step of SQLite gives up and retakes Python's lock: with other threads at work a statement for
+    64 rows costs little more than one for a single row.
+
+    Args:
+        build: Makes the statement for a number of rows; its parameters are named `column_0`,
+            `column_1` … by row. Cached by its caller.
+        rows: Driver values by column name.
+
+    Returns:
+        The rows that the statements gave.
+    """
+    found: list[Any] = []
+    at = 0
+    while at < len(rows):
+        size = next(size for size in _SIZES if size <= len(rows) - at)
+        part = rows[at : at + size]
+        text, order, constants = _compile(build(size), tx.dialect)
+        assert not constants
+        cursor = _open_cursor(tx)
+        if order is None:
+            cursor.execute(text, _by_number(part))
+        else:  # the parameters stand in the text as in the rows
+            cursor.execute(text, [value for row in part for value in row.values()])
+        if cursor.description is not None:
+            found += cursor.fetchall()
+        at += size
+    return found
+
+
+def _by_number(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{name}_{number}": value for number, row in enumerate(rows) for name, value in row.items()
+    }
+
+
+def bind_rows(size: int, *columns: sa.Column[Any]) -> list[dict[str, sa.BindParameter[Any]]]:
+    """Return the parameters that `run_rows` gives a statement for so many rows, row by row."""
+    return [
+        {
+            column.name: sa.bindparam(f"{column.name}_{number}", type_=column.type)
+            for column in columns
+        }
+        for number in range(size)
+    ]
+
+
+def values_of_rows(name: str, size: int, *columns: sa.Column[Any]) -> sa.CTE:
+    """Return the rows that `run_rows` gives a statement as a table that it can join."""
+    rows = bind_rows(size, *columns)
+    return (
+        sa.values(*(sa.column(column.name, column.type) for column in columns), name=name)
+        .data([tuple(row.values()) for row in rows])
+        .cte(name)
+    )
+
+
+def _open_cursor(tx: Connection) -> Any:
+    if tx.dialect.name == "postgresql" and not tx.in_transaction():
+        tx.begin()  # psycopg begins one by itself, which nobody would end
+    return tx.connection.driver_connection.cursor()  # type: ignore[union-attr]
+
+
 @functools.cache
-def _compile(statement: Any, dialect: sa.Dialect) -> tuple[str, dict[str, Any]]:
-    """Return a statement's text and the parameters that it sets itself."""
+def _compile(
+    statement: Any, dialect: sa.Dialect
+) -> tuple[str, tuple[str, ...] | None, dict[str, Any]]:
+    """Return a statement's text, its parameters in order (None: by name), and its constants."""
     compiled = statement.compile(dialect=dialect)
     constants = {name: bound.value for name, bound in compiled.binds.items() if not bound.required}
-    return str(compiled), constants
+    order = tuple(compiled.positiontup) if compiled.positional else None
+    return str(compiled), order, constants
 
 
 def to_driver_time(tx: Connection, time: dt.datetime) -> Any:

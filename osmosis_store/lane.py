@@ -119,10 +119,10 @@ class Lane(Generic[W]):
                 self._idle += 1
             self._wake.get()
 
-    def take_waiting(self) -> Job[W] | None:
-        """Return the next job, if one waits."""
+    def take_waiting(self, most: int) -> list[Job[W]]:
+        """Return up to so many jobs that wait."""
         with self._lock:
-            return self._jobs.popleft() if self._jobs else None
+            return [self._jobs.popleft() for _ in range(min(most, len(self._jobs)))]
 
     def close(self) -> None:
         """Take no more work and wait until what is queued is done; safe to call twice."""

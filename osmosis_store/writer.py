@@ -45,6 +45,7 @@ Write: TypeAlias = Callable[[Connection], Any]
 
 _MAX_BATCH_WRITES = 1000
 _MAX_BATCH_BYTES = 16 * 1024 * 1024
+_MAX_TAKEN = 64
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2, 1.0)
 _DEADLOCKS = ("40001", "40P01")
 _NOBODYS_FAULT = (
@@ -106,14 +107,14 @@ class Writer:
     def _take_all(self, first: _Job) -> list[_Job]:
         """Return everything that waits, up to the bounds, less what was withdrawn."""
         batch, size = [], 0
-        job: _Job | None = first
-        while job is not None:
-            if job.ticket.claim():
-                batch.append(job)
-                size += job.work.size if isinstance(job.work, Append) else 0
-            if len(batch) >= _MAX_BATCH_WRITES or size >= _MAX_BATCH_BYTES:
-                break
-            job = self._lane.take_waiting()
+        waiting = [first]
+        while waiting:
+            for job in waiting:
+                if job.ticket.claim():
+                    batch.append(job)
+                    size += job.work.size if isinstance(job.work, Append) else 0
+            room = _MAX_BATCH_WRITES - len(batch) if size < _MAX_BATCH_BYTES else 0
+            waiting = self._lane.take_waiting(min(room, _MAX_TAKEN))
         return batch
 
     def _write(self, batch: list[_Job]) -> list[Outcome]:

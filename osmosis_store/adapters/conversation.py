@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from osmosis_store.codec import EncodedItem, Item
 from osmosis_store.database import Database
 from osmosis_store.errors import SampleNotFound
-from osmosis_store.queries.items import fetch_bodies, fetch_items, fetch_live_tail, require_sample
+from osmosis_store.queries.items import fetch_items, fetch_live_tail, require_sample
 from osmosis_store.queries.rollouts import require_open_conversation
 from osmosis_store.records import SampleKey, Usage
 from osmosis_store.writes.items import (
@@ -60,9 +60,9 @@ class Conversation(ABC):
 
     async def read(self, last: int | None) -> list[Item]:
         """Return live items, oldest first; `last` as in `fetch_items`."""
-        found = await self._read(partial(fetch_bodies, sample=self.sample, last=last))
-        items = found.decode()
-        return [item for _, item in items]
+        if self._ready and last is None:
+            return await (await self.database()).read_items(self.sample)
+        return await self._read(partial(fetch_items, sample=self.sample, last=last))
 
     async def read_tail(self, last: int) -> list[tuple[int, Item]]:
         """Return the newest live items, each with its position."""

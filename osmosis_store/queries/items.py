@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -13,16 +13,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import Item, decode_body
-from osmosis_store.engine import run_compiled
+from osmosis_store.engine import bind_rows, run_compiled, run_rows
 from osmosis_store.errors import CorruptItem, SampleNotFound
 from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
 from osmosis_store.schema import items, rollouts, samples
 
 __all__ = [
-    "StoredBodies",
-    "fetch_bodies",
     "fetch_item_records",
     "fetch_items",
+    "fetch_items_of_many",
     "fetch_live_tail",
     "fetch_sample",
     "fetch_samples",
@@ -43,24 +42,41 @@ _LIVE_BY_SEQ = {
 }
 
 
-def _joined(rows: sa.Select[Any]) -> sa.Select[Any]:
-    """Return a statement that gives all rows as one: positions and bodies, joined by commas.
+def _joined(rows: sa.Select[Any]) -> sa.ScalarSelect[Any]:
+    """Return one value with all rows in it: `[seq,body],[seq,body]…`.
 
     For SQLite: each of its rows is a step that gives up and retakes Python's lock, which with
     other threads at work costs more than the row.
     """
     part = rows.subquery()
+    pair = sa.literal_column("'['").op("||")(part.c.seq).op("||")(sa.literal_column("','"))
+    pair = pair.op("||")(part.c.body).op("||")(sa.literal_column("']'"))
     comma: sa.ColumnElement[str] = sa.literal_column("','")
+    return sa.select(sa.func.group_concat(pair, comma)).scalar_subquery()
+
+
+@functools.cache
+def _select_joined(size: int) -> sa.Executable:
+    """Ask for all items of so many samples as one row, a column for each."""
+    keys = bind_rows(size, items.c.rollout_id, items.c.sample_id)
     return sa.select(
-        sa.func.group_concat(part.c.seq, comma), sa.func.group_concat(part.c.body, comma)
+        *(
+            _joined(
+                sa.select(items.c.seq, items.c.body)
+                .where(
+                    items.c.rollout_id == key["rollout_id"],
+                    items.c.sample_id == key["sample_id"],
+                    _is_live,
+                )
+                .order_by(items.c.seq)
+            )
+            for key in keys
+        )
     )
 
 
 _newest = _LIVE_BY_SEQ["last"].subquery()
-_JOINED = {
-    "all": _joined(_LIVE_BY_SEQ["all"]),
-    "last": _joined(sa.select(_newest).order_by(_newest.c.seq)),
-}
+_SELECT_LAST_JOINED = sa.select(_joined(sa.select(_newest).order_by(_newest.c.seq)))
 _SELECT_RECORDS = (
     sa.select(
         *(
@@ -72,43 +88,6 @@ _SELECT_RECORDS = (
     .where(_of_sample)
     .order_by(items.c.seq)
 )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBodies:
-    """A sample's items as they were fetched: positions and bodies, not decoded yet.
-
-    Attributes:
-        joined: All positions and all bodies, each joined by commas; None where `rows` has them.
-        rows: Position and body of each item.
-    """
-
-    sample: SampleKey
-    joined: tuple[str, str] | None
-    rows: Sequence[tuple[int, object]] = ()
-
-    @property
-    def size(self) -> int:
-        """Characters of the joined bodies, about what decoding takes time for."""
-        return 0 if self.joined is None else len(self.joined[1])
-
-    def decode(self) -> list[tuple[int, Item]] | None:
-        """Return each item with its position, oldest first; None: only the rows could tell.
-
-        Raises:
-            CorruptItem: A body does not decode; names its row.
-        """
-        if self.joined is None:
-            return [(seq, to_item(self.sample, seq, body)) for seq, body in self.rows]
-        positions, bodies = self.joined
-        try:
-            items = decode_body(f"[{bodies}]")
-            order = [int(position) for position in positions.split(",")]
-        except (ValueError, RecursionError):
-            return None
-        whole = len(items) == len(order) and all(type(item) is dict for item in items)
-        ordered = all(first < then for first, then in pairwise(order))
-        return list(zip(order, items, strict=True)) if whole and ordered else None
 
 
 def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> list[Item]:
@@ -130,34 +109,64 @@ def fetch_live_tail(
     tx: Connection, sample: SampleKey, *, last: int | None = None
 ) -> list[tuple[int, Item]]:
     """Return the same items, each with its `seq`."""
-    found = fetch_bodies(tx, sample, last=last).decode()
-    if found is None:
-        found = fetch_bodies(tx, sample, last=last, by_row=True).decode()
-    assert found is not None
-    return found
-
-
-def fetch_bodies(
-    tx: Connection, sample: SampleKey, *, last: int | None = None, by_row: bool = False
-) -> StoredBodies:
-    """Return the same items not decoded yet.
-
-    Args:
-        by_row: Whatever it costs, so that a body that does not decode can be named.
-    """
     if last is not None and last < 0:
         raise ValueError(f"limit must not be negative: {last}")
     if last == 0:
-        return StoredBodies(sample, None)
-    which = "all" if last is None else "last"
-    values = {**sample._asdict(), "last": last}
-    if tx.dialect.name == "sqlite" and not by_row:
-        # over a gigabyte there is no one row
+        return []
+    if tx.dialect.name == "sqlite":
+        found = _decode_joined(_fetch_joined(tx, sample, last))
+        if found is not None:
+            return found
+    statement = _LIVE_BY_SEQ["all" if last is None else "last"]
+    rows = run_compiled(tx, statement, {**sample._asdict(), "last": last}).fetchall()
+    return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
+
+
+def fetch_items_of_many(
+    tx: Connection, wanted: Sequence[SampleKey]
+) -> list[list[Item] | CorruptItem]:
+    """Return the live items of many samples at a time, or the error that keeps one from it."""
+    if tx.dialect.name == "sqlite" and len(wanted) > 1:
         with contextlib.suppress(sqlite3.DataError):
-            joined = run_compiled(tx, _JOINED[which], values).fetchone()
-            return StoredBodies(sample, None if joined[0] is None else joined)
-    rows = run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall()
-    return StoredBodies(sample, None, sorted(rows))
+            keys = [sample._asdict() for sample in wanted]
+            texts = [text for row in run_rows(tx, _select_joined, keys) for text in row]
+            return [
+                _fetch_or_error(tx, sample)
+                if (found := _decode_joined(text)) is None
+                else [item for _, item in found]
+                for sample, text in zip(wanted, texts, strict=True)
+            ]
+    return [_fetch_or_error(tx, sample) for sample in wanted]
+
+
+def _fetch_or_error(tx: Connection, sample: SampleKey) -> list[Item] | CorruptItem:
+    try:
+        return fetch_items(tx, sample)
+    except CorruptItem as error:
+        return error
+
+
+def _fetch_joined(tx: Connection, sample: SampleKey, last: int | None) -> object:
+    try:
+        if last is None:
+            return run_rows(tx, _select_joined, [sample._asdict()])[0][0]
+        values = {**sample._asdict(), "last": last}
+        return run_compiled(tx, _SELECT_LAST_JOINED, values).fetchone()[0]
+    except sqlite3.DataError:  # SQLite joins no more than a gigabyte
+        return ""
+
+
+def _decode_joined(joined: object) -> list[tuple[int, Item]] | None:
+    """Take joined rows apart; None where row by row has to tell what is wrong."""
+    if joined is None:
+        return []
+    try:
+        pairs = decode_body(f"[{joined}]")
+        whole = all(len(pair) == 2 and type(pair[1]) is dict for pair in pairs)
+        ordered = all(first[0] < then[0] for first, then in pairwise(pairs))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return pairs if pairs and whole and ordered else None
 
 
 def to_item(sample: SampleKey, seq: int, body: object) -> Item:

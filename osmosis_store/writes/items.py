@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
-from osmosis_store.codec import EncodedItem, Item, body_digest, chain_digest, first_chain_digest
-from osmosis_store.engine import insert_if_absent, run_compiled, to_driver_time
+from osmosis_store.codec import (
+    EncodedItem,
+    Item,
+    body_digest,
+    chain_digest,
+    decode_body,
+    first_chain_digest,
+)
+from osmosis_store.engine import (
+    bind_rows,
+    insert_if_absent,
+    run_compiled,
+    run_rows,
+    to_driver_time,
+    values_of_rows,
+)
 from osmosis_store.errors import RolloutFinished, RolloutNotFound, SampleNotFound
 from osmosis_store.queries.items import fetch_live_tail
 from osmosis_store.records import SampleKey, Usage
@@ -64,24 +78,22 @@ class SeqRange(NamedTuple):
     end: int
 
 
-_INSERT_ITEMS = sa.insert(items).values(
-    {
-        name: sa.bindparam(name)
-        for name in (
-            "rollout_id",
-            "sample_id",
-            "seq",
-            "body",
-            "nonce",
-            "chain_digest",
-            "type",
-            "role",
-            "tool_name",
-            "call_id",
-            "call_no",
-            "created_at",
-        )
-    }
+_NEW_COLUMNS = tuple(
+    items.c[name]
+    for name in (
+        "rollout_id",
+        "sample_id",
+        "seq",
+        "body",
+        "nonce",
+        "chain_digest",
+        "type",
+        "role",
+        "tool_name",
+        "call_id",
+        "call_no",
+        "created_at",
+    )
 )
 _HEAD_COLUMNS = (
     samples.c.rollout_id,
@@ -89,36 +101,52 @@ _HEAD_COLUMNS = (
     samples.c.item_count,
     samples.c.chain_head,
 )
-_SELECT_HEAD = sa.select(*_HEAD_COLUMNS).where(
-    samples.c.rollout_id == sa.bindparam("rollout_id"),
-    samples.c.sample_id == sa.bindparam("sample_id"),
-)
-# One round trip for all; in the order of the keys, so that two writers do not deadlock.
-_LOCK_HEADS = (
-    sa.select(*_HEAD_COLUMNS)
-    .where(
-        sa.tuple_(samples.c.rollout_id, samples.c.sample_id).in_(
-            sa.select(
-                sa.func.unnest(sa.bindparam("rollout_ids", type_=postgresql.ARRAY(sa.Text))),
-                sa.func.unnest(sa.bindparam("sample_ids", type_=postgresql.ARRAY(sa.Text))),
-            )
-        )
+
+
+@functools.cache
+def _insert_items(size: int) -> sa.Executable:
+    return sa.insert(items).values(bind_rows(size, *_NEW_COLUMNS))
+
+
+@functools.cache
+def _lock_heads_statement(size: int) -> sa.Executable:
+    """Hold samples in the order of their keys, so that two writers do not deadlock."""
+    wanted = values_of_rows("wanted", size, samples.c.rollout_id, samples.c.sample_id)
+    return (
+        sa.select(*_HEAD_COLUMNS)
+        .join(wanted, _is_same_sample(wanted))
+        .order_by(samples.c.rollout_id, samples.c.sample_id)
+        .with_for_update(of=samples)
     )
-    .order_by(samples.c.rollout_id, samples.c.sample_id)
-    .with_for_update()
-)
-_ADVANCE_HEADS = (
-    sa.update(samples)
-    .where(
-        samples.c.rollout_id == sa.bindparam("key_rollout_id"),
-        samples.c.sample_id == sa.bindparam("key_sample_id"),
+
+
+@functools.cache
+def _select_heads_as_json(size: int) -> sa.Executable:
+    """Ask SQLite, whose one writer holds everything already, for all heads as one row."""
+    wanted = values_of_rows("wanted", size, samples.c.rollout_id, samples.c.sample_id)
+    *facts, head = _HEAD_COLUMNS
+    row = sa.func.json_array(*facts, sa.func.hex(head))
+    return sa.select(sa.func.json_group_array(row)).select_from(
+        sa.join(wanted, samples, _is_same_sample(wanted))
     )
-    .values(
-        item_count=sa.bindparam("item_count"),
-        chain_head=sa.bindparam("chain_head"),
-        updated_at=sa.bindparam("updated_at"),
+
+
+@functools.cache
+def _advance_heads(size: int) -> sa.Executable:
+    grown = values_of_rows("grown", size, *_HEAD_COLUMNS, samples.c.updated_at)
+    return (
+        sa.update(samples)
+        .where(_is_same_sample(grown))
+        .values({name: grown.c[name] for name in ("item_count", "chain_head", "updated_at")})
     )
-)
+
+
+def _is_same_sample(rows: sa.CTE) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        samples.c.rollout_id == rows.c.rollout_id, samples.c.sample_id == rows.c.sample_id
+    )
+
+
 _SETTLE_CALLS = (
     sa.update(model_calls)
     .where(
@@ -198,8 +226,8 @@ def append_items(
             for call_no in append.saved_calls
         ]
     if new_rows:
-        run_compiled(tx, _INSERT_ITEMS, new_rows)
-        run_compiled(tx, _ADVANCE_HEADS, [_to_head(one, *heads[one], at) for one in grown])
+        run_rows(tx, _insert_items, new_rows)
+        run_rows(tx, _advance_heads, [_to_head(one, *heads[one], at) for one in grown])
     if settled:
         run_compiled(tx, _SETTLE_CALLS, settled)
     for append in appends:
@@ -247,24 +275,22 @@ def _number(
 
 def _lock_heads(tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, tuple[int, bytes]]:
     """Hold samples against other writers until the transaction ends; return count and head."""
-    rows: list[Any] = []
+    keys = [key._asdict() for key in sorted(wanted)]
     if tx.dialect.name == "postgresql":
-        keys = list(wanted)
-        values = {
-            "rollout_ids": [key.rollout_id for key in keys],
-            "sample_ids": [key.sample_id for key in keys],
-        }
-        rows = run_compiled(tx, _LOCK_HEADS, values).fetchall()
-    else:  # the one writer of the database has the whole of it
-        for key in wanted:
-            rows += run_compiled(tx, _SELECT_HEAD, key._asdict()).fetchall()
-    return {SampleKey(row[0], row[1]): (row[2], row[3]) for row in rows}
+        rows = run_rows(tx, _lock_heads_statement, keys)
+        return {SampleKey(row[0], row[1]): (row[2], row[3]) for row in rows}
+    found = run_rows(tx, _select_heads_as_json, keys)
+    return {
+        SampleKey(row[0], row[1]): (row[2], bytes.fromhex(row[3]))
+        for (text,) in found
+        for row in decode_body(text)
+    }
 
 
 def _to_head(sample: SampleKey, count: int, chain: bytes, updated_at: Any) -> dict[str, Any]:
     return {
-        "key_rollout_id": sample.rollout_id,
-        "key_sample_id": sample.sample_id,
+        "rollout_id": sample.rollout_id,
+        "sample_id": sample.sample_id,
         "item_count": count,
         "chain_head": chain,
         "updated_at": updated_at,
