@@ -73,7 +73,8 @@ def backup_store(
     store: StoreFlags,
 ) -> None:
     """Copy a SQLite store into one new file, also while others write to it."""
-    from osmosis_store.engine import Options, translate_errors
+    from osmosis_store.driver_errors import translate_errors
+    from osmosis_store.engine import Options
     from osmosis_store.errors import StoreError
     from osmosis_store.migrate import backup
 
@@ -102,7 +103,8 @@ def _fetch_revision(place: Place) -> str:
     Raises:
         StoreNotFound, NotAStore, StoreUnreachable
     """
-    from osmosis_store.engine import Options, make_engine, translate_errors
+    from osmosis_store.driver_errors import translate_errors
+    from osmosis_store.engine import Options, make_engine
     from osmosis_store.errors import NotAStore
     from osmosis_store.migrate import fetch_revision
 

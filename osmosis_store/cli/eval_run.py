@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from osmosis_store.cli.flags import StoreFlags
+from osmosis_store.cli.output import output_of_user_code
 from osmosis_store.cli.places import STORE_VARIABLE, make_store_folder
 from osmosis_store.cli.progress import Advance, show_progress
-from osmosis_store.cli.regrade import output_of_user_code
 
 if TYPE_CHECKING:
     from osmosis_ai.eval.config import EvalConfig, Override

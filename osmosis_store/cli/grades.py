@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,8 +13,10 @@ from osmosis_store.cli.places import open_for_reading
 from osmosis_store.cli.shell import new_group
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
     from osmosis_store.cli.output import Screen
-    from osmosis_store.records import GradeRecord, GradingRunRecord
+    from osmosis_store.records import GradeRecord, GradingRunRecord, Selection
 
 __all__ = ["app"]
 
@@ -44,42 +46,55 @@ def list_grades(
 ) -> None:
     """List every grade of the selected rollouts, and what each grading run gave them."""
     from osmosis_store.cli.output import Screen, counted, print_json, print_lines
+
+    with open_for_reading(store.store) as database, database.reading() as tx:
+        page = _fetch_page(tx, selection.to_selection(), grading_run, after=after, limit=limit)
+    if store.as_json:
+        data = page._asdict()
+        print_json({**data, "grades": []} if summary else data)
+        return
+    screen = Screen.detect(wide=view.wide, utc=view.utc)
+    if page.grades and not summary:
+        print_lines([*_format_grades(screen, page.grades), ""])
+    if page.grades:
+        print_lines(_format_runs(screen, page.grades, page.grading_runs))
+    more = f", and more: --after {page.last_id}" if page.has_more else ""
+    rollouts = counted(page.rollout_count, "rollout")
+    print(f"{counted(len(page.grades), 'grade')} of {rollouts}{more}")
+
+
+class _Page(NamedTuple):
+    grades: list[GradeRecord]
+    grading_runs: list[GradingRunRecord]
+    rollout_count: int
+    last_id: str | None
+    has_more: bool
+
+
+def _fetch_page(
+    tx: Connection,
+    selection: Selection,
+    grading_run: str | None,
+    *,
+    after: str | None,
+    limit: int,
+) -> _Page:
     from osmosis_store.queries.grades import fetch_grades, fetch_grading_run
     from osmosis_store.queries.rollouts import fetch_rollouts
 
-    chosen = selection.to_selection()
-    with open_for_reading(store.store) as database, database.reading() as tx:
-        if grading_run is not None:
-            fetch_grading_run(tx, grading_run)
-        found = fetch_rollouts(tx, chosen, after=after, limit=limit + 1)
-        ids = [rollout.rollout_id for rollout in found[:limit]]
-        grades = [
-            grade
-            for grade in fetch_grades(tx, rollout_ids=ids, grading_run_id=grading_run)
-            if chosen.sample in (None, grade.sample_id)
-        ]
-        runs = [
-            fetch_grading_run(tx, run_id)
-            for run_id in sorted({grade.grading_run_id for grade in grades})
-        ]
-    last_id = ids[-1] if len(found) > limit else None
-    if store.as_json:
-        print_json(
-            {
-                "grades": [] if summary else grades,
-                "grading_runs": runs,
-                "last_id": ids[-1] if ids else None,
-                "has_more": last_id is not None,
-            }
-        )
-        return
-    screen = Screen.detect(wide=view.wide, utc=view.utc)
-    if grades and not summary:
-        print_lines([*_format_grades(screen, grades), ""])
-    if grades:
-        print_lines(_format_runs(screen, grades, runs))
-    more = "" if last_id is None else f", and more: --after {last_id}"
-    print(f"{counted(len(grades), 'grade')} of {counted(len(ids), 'rollout')}{more}")
+    if grading_run is not None:
+        fetch_grading_run(tx, grading_run)
+    found = fetch_rollouts(tx, selection, after=after, limit=limit + 1)
+    ids = [rollout.rollout_id for rollout in found[:limit]]
+    grades = [
+        grade
+        for grade in fetch_grades(tx, rollout_ids=ids, grading_run_id=grading_run)
+        if selection.sample in (None, grade.sample_id)
+    ]
+    runs = [
+        fetch_grading_run(tx, run_id) for run_id in sorted({one.grading_run_id for one in grades})
+    ]
+    return _Page(grades, runs, len(ids), ids[-1] if ids else None, len(found) > limit)
 
 
 def _format_grades(screen: Screen, grades: Sequence[GradeRecord]) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,26 @@ __all__ = [
     "counted",
     "duration",
     "figure",
+    "output_of_user_code",
     "print_json",
     "print_lines",
     "to_json_value",
 ]
 
-_STYLES = {"dim": "2", "bold": "1", "red": "31", "green": "32", "cyan": "36", "yellow": "33"}
+_STYLES = {"dim": "2", "bold": "1", "green": "32", "cyan": "36", "yellow": "33"}
 _MIN_WIDTH = 40
 
 
 def print_json(value: Any) -> None:
     """Print one object on a line; only ASCII, so that no terminal and no encoding changes it."""
     print(json.dumps(to_json_value(value), allow_nan=False), flush=True)
+
+
+@contextlib.contextmanager
+def output_of_user_code(*, as_json: bool) -> Iterator[None]:
+    """Send what graders and workflows print to standard error where the other one carries JSON."""
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        yield
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from osmosis_store.cli.flags import SelectionFlags, StoreFlags
+from osmosis_store.cli.output import output_of_user_code
 from osmosis_store.cli.places import find_store_url
 from osmosis_store.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from osmosis_store.regrade import RegradeReport
 
-__all__ = ["output_of_user_code", "regrade"]
+__all__ = ["regrade"]
 
 _SHOWN = 10
 
@@ -56,28 +55,18 @@ def regrade(
 
     from osmosis_store.cli.output import print_json, print_lines, to_json_value
 
-    async def run() -> RegradeReport:
-        from osmosis_store.adapters.osmosis_grader import load_grader
-        from osmosis_store.adapters.regrading import regrade as regrade_samples
-        from osmosis_store.store import Store
-
-        async with Store.open(url, create=False) as opened:
-            found, found_config = load_grader(grader, Path.cwd(), values)
-            return await regrade_samples(
-                opened,
-                found,
-                selection=chosen,
-                config=found_config,
-                force=force,
-                author=author,
-                reason=reason,
-                on_progress=advance,
-            )
-
-    chosen, values = selection.to_selection(), _parse_config(config or [])
-    url = find_store_url(store.store)
+    work = partial(
+        _regrade,
+        find_store_url(store.store),
+        grader,
+        _parse_config(config or []),
+        selection=selection.to_selection(),
+        force=force,
+        author=author,
+        reason=reason,
+    )
     with show_progress("graded") as advance, output_of_user_code(as_json=store.as_json):
-        report = asyncio.run(run())
+        report = asyncio.run(work(on_progress=advance))
     if store.as_json:
         names = ("rollout_id", "sample_id", "error")
         failures = [dict(zip(names, failure, strict=True)) for failure in report.failures]
@@ -87,6 +76,18 @@ def regrade(
         _print_failures(report)
     if report.failed_count:
         raise typer.Exit(1)
+
+
+async def _regrade(
+    url: str, reference: str, config: dict[str, Any], **options: Any
+) -> RegradeReport:
+    from osmosis_store.adapters.osmosis_grader import load_grader
+    from osmosis_store.adapters.regrading import regrade as regrade_samples
+    from osmosis_store.store import Store
+
+    async with Store.open(url, create=False) as store:
+        grader, grader_config = load_grader(reference, Path.cwd(), config)
+        return await regrade_samples(store, grader, config=grader_config, **options)
 
 
 def _parse_config(pairs: list[str]) -> dict[str, Any]:
@@ -100,13 +101,6 @@ def _parse_config(pairs: list[str]) -> dict[str, Any]:
         except ValueError:
             values[key] = text
     return values
-
-
-@contextlib.contextmanager
-def output_of_user_code(*, as_json: bool) -> Iterator[None]:
-    """Send what graders and workflows print to standard error where the other one carries JSON."""
-    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-        yield
 
 
 def _format_report(report: RegradeReport) -> list[str]:
