@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import sys
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from osmosis_ai.eval.errors import EntrypointError
 from osmosis_ai.rollout.agent_workflow import AgentWorkflow
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import AgentWorkflowConfig, GraderConfig
+from osmosis_ai.rollout.utils.fresh_imports import import_file, make_importable
 
 __all__ = ["Entrypoint", "load_entrypoint"]
 
@@ -92,25 +92,20 @@ def _make_importable(rollout_dir: Path, entrypoint: Path, name: str) -> None:
                 hint="rename it",
             )
     _importable_dirs[:] = [rollout_dir]
-    sys.path.insert(0, str(rollout_dir))
+    make_importable(rollout_dir)
 
 
 def _import(path: Path, module_name: str, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise EntrypointError(name, "is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        return import_file(path, module_name)
     except (Exception, SystemExit) as error:
-        del sys.modules[module_name]
         raise EntrypointError(
             name,
             f"cannot be imported: {type(error).__name__}: {error}",
             hint="--debug shows the traceback",
         ) from error
-    return module
 
 
 def _find_class(module: ModuleType, base: type[T], name: str) -> type[T] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import inspect
 import sys
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
 from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest
+from osmosis_ai.rollout.utils.fresh_imports import import_file, make_importable
 from osmosis_store.codec import to_clean_text, to_json_text
 from osmosis_store.errors import GraderNotLoadable
 from osmosis_store.records import NewGrade
@@ -103,32 +103,20 @@ def _load_file(folder: Path, file: str) -> ModuleType:
     name = f"osmosis_grader_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path.resolve())
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name], _files[name] = module, file
+    _files[name] = file
     try:
-        _make_importable(path.resolve().parent)
-        spec.loader.exec_module(module)
+        make_importable(path.resolve().parent)
+        return import_file(path.resolve(), name)
     except (Exception, SystemExit) as error:
-        del sys.modules[name]
         raise _not_importable(str(path), error) from error
-    return module
 
 
 def _load_module(name: str, folder: Path) -> ModuleType:
     try:
-        _make_importable(folder.resolve())
+        make_importable(folder.resolve())
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise _not_importable(name, error) from error
-
-
-def _make_importable(folder: Path) -> None:
-    """Let modules of a folder be imported by their plain names, as `python file.py` does."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
 
 
 def _not_importable(name: str, error: BaseException) -> GraderNotLoadable:
