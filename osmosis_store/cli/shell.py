@@ -17,7 +17,7 @@ from osmosis_store.cli.output import print_json
 
 __all__ = ["new_group", "run"]
 
-# Typer ships its own Click from 0.25 on, and uses the installed one before that.
+# Typer ships its own Click from 0.26 on, and uses the installed one before that.
 USAGE_ERROR: Any = typer.BadParameter.__base__
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
