@@ -1,8 +1,8 @@
 """Reading a session's last items: which way from a coroutine to SQLite is the fastest.
 
 Each way reads the last 50 items (1 KB each) of a session of 1,000, one call after another; all
-ways in every round, in turn, on the same file; ratios within a round. `one row` is the statement that
-the store uses: positions and bodies joined by SQLite; `rows` fetches a row per item.
+ways in every round, in turn, on the same file; ratios within a round. `one row` is the kind of
+statement that the store uses, bodies joined by SQLite; `rows` fetches a row per item.
 
     python benchmarks/reading.py --rounds 5
 """

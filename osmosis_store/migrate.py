@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.engine import Options, Place, make_engine, translate_errors
+from osmosis_store.driver_errors import translate_errors
+from osmosis_store.engine import Options, Place, make_engine
 from osmosis_store.errors import (
     NotAStore,
     StoreBusy,

@@ -9,11 +9,13 @@ from typing import Any, TypeAlias
 
 from sqlalchemy.engine import Connection, Engine
 
-from osmosis_store.engine import Options, Place, end_transaction, translate_errors
+from osmosis_store.driver_errors import translate_errors
+from osmosis_store.engine import Options, Place
 from osmosis_store.errors import StoreUnreachable
 from osmosis_store.lane import Lane
 from osmosis_store.queries.items import fetch_items_of_many
 from osmosis_store.records import SampleKey
+from osmosis_store.statements import end_transaction
 from osmosis_store.ticket import Outcome, Ticket, deliver
 
 __all__ = ["Read", "Reader"]

@@ -13,14 +13,8 @@ from typing import Any, TypeAlias, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from osmosis_store.engine import (
-    Options,
-    Place,
-    file_id,
-    insert_if_absent,
-    run_compiled,
-    to_store_error,
-)
+from osmosis_store.driver_errors import to_store_error
+from osmosis_store.engine import Options, Place, file_id
 from osmosis_store.errors import (
     NotAStore,
     OutcomeUnknown,
@@ -34,6 +28,7 @@ from osmosis_store.errors import (
 )
 from osmosis_store.lane import Job, Lane
 from osmosis_store.schema import writer_batches
+from osmosis_store.statements import insert_if_absent, run_compiled
 from osmosis_store.ticket import Outcome, Ticket, deliver
 from osmosis_store.writes.items import Append, SeqRange, append_items
 

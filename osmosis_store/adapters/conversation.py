@@ -16,9 +16,8 @@ from osmosis_store.errors import SampleNotFound
 from osmosis_store.queries.items import fetch_items, fetch_live_tail, require_sample
 from osmosis_store.queries.rollouts import require_open_conversation
 from osmosis_store.records import SampleKey, Usage
-from osmosis_store.writes.items import (
-    Append,
-    append_items,
+from osmosis_store.writes.items import Append, append_items
+from osmosis_store.writes.samples import (
     ensure_conversation,
     ensure_sample,
     pop_item,

@@ -21,9 +21,10 @@ from osmosis_store.records import NewGrade, NewGradingRun, SampleKey
 from osmosis_store.versions import package_versions
 from osmosis_store.writes.audit import append_audit
 from osmosis_store.writes.grades import append_grades, end_grading_run, ensure_grading_run
-from osmosis_store.writes.items import Append, append_items, ensure_sample
+from osmosis_store.writes.items import Append, append_items
 from osmosis_store.writes.journal import insert_model_call
 from osmosis_store.writes.rollouts import insert_rollout
+from osmosis_store.writes.samples import ensure_sample
 
 __all__ = ["SAMPLE_ID", "FileReport", "GymImport", "LineNote"]
 

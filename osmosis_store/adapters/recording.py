@@ -28,7 +28,7 @@ from osmosis_store.queries.rollouts import fetch_rollout
 from osmosis_store.records import NewGradingRun, SampleKey
 from osmosis_store.versions import package_versions
 from osmosis_store.writes.grades import append_grades, end_grading_run, ensure_grading_run
-from osmosis_store.writes.items import Append, append_items, ensure_sample
+from osmosis_store.writes.items import Append, append_items
 from osmosis_store.writes.journal import end_model_call, insert_model_call
 from osmosis_store.writes.rollouts import (
     finish_rollout,
@@ -36,6 +36,7 @@ from osmosis_store.writes.rollouts import (
     order_samples,
     set_extra_fields,
 )
+from osmosis_store.writes.samples import ensure_sample
 
 __all__ = ["StoreRecorder"]
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import Item, decode_body
-from osmosis_store.engine import bind_rows, run_compiled, run_rows
 from osmosis_store.errors import CorruptItem, SampleNotFound
 from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
 from osmosis_store.schema import items, rollouts, samples
+from osmosis_store.statements import bind_rows, run_compiled, run_rows
 
 __all__ = [
     "fetch_item_records",

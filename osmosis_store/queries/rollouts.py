@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from osmosis_store.codec import decode_body
-from osmosis_store.engine import utc_now
 from osmosis_store.errors import EvalRunNotFound, RolloutFinished, RolloutNotFound
 from osmosis_store.queries.grades import fetch_grades
 from osmosis_store.queries.items import fetch_item_records, fetch_samples
@@ -23,6 +22,7 @@ from osmosis_store.records import (
     Usage,
 )
 from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples, workers
+from osmosis_store.statements import utc_now
 
 __all__ = [
     "fetch_eval_run",

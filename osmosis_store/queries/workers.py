@@ -7,8 +7,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.engine import utc_now
 from osmosis_store.schema import workers
+from osmosis_store.statements import utc_now
 
 __all__ = ["LivingWorker", "fetch_living_workers"]
 

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import chain_digest, to_json_text
-from osmosis_store.engine import insert_if_absent
 from osmosis_store.errors import SampleNotFound
 from osmosis_store.records import NewGrade, NewGradingRun
 from osmosis_store.schema import grades, grading_runs, samples
+from osmosis_store.statements import insert_if_absent
 from osmosis_store.writes.audit import append_audit
 
 __all__ = ["append_grades", "end_grading_run", "ensure_grading_run"]
@@ -126,7 +126,8 @@ def _to_row(
         "rollout_id": rollout_id,
         "sample_id": grade.sample_id,
         "grading_run_id": grading_run_id,
-        "reward": grade.reward,
+        # as the column gives it back: the digest is over that
+        "reward": None if grade.reward is None else float(grade.reward),
         "error": grade.error,
         "removed": grade.removed,
         "metrics": None if grade.metrics is None else to_json_text(grade.metrics),

@@ -10,8 +10,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.engine import insert_if_absent
 from osmosis_store.schema import contents, model_calls
+from osmosis_store.statements import insert_if_absent
 
 __all__ = ["end_model_call", "insert_model_call"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.engine import insert_if_absent
 from osmosis_store.errors import LeaseLost, RolloutExists, RolloutNotFound
 from osmosis_store.schema import eval_runs, rollouts, samples
+from osmosis_store.statements import insert_if_absent
 from osmosis_store.writes.audit import append_audit
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.engine import utc_now
 from osmosis_store.schema import workers
+from osmosis_store.statements import utc_now
 
 __all__ = ["end_leases", "insert_worker", "renew_lease"]
 

@@ -15,7 +15,8 @@ from osmosis_store.codec import encode_items
 from osmosis_store.database import Database
 from osmosis_store.queries.items import fetch_items
 from osmosis_store.records import SampleKey
-from osmosis_store.writes.items import Append, ensure_conversation
+from osmosis_store.writes.items import Append
+from osmosis_store.writes.samples import ensure_conversation
 
 SAMPLE = SampleKey("chat", "chat")
 
