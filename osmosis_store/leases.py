@@ -20,7 +20,7 @@ from osmosis_store.queries.workers import LivingWorker, fetch_living_workers
 from osmosis_store.version import __version__
 from osmosis_store.writes.workers import end_leases, insert_worker, renew_lease
 
-__all__ = ["Lease", "end_dead_leases", "hold_lease"]
+__all__ = ["Lease", "end_dead_leases", "hold_lease", "release_dead_workers"]
 
 _MIN_TERM_S = 60.0
 
@@ -88,6 +88,14 @@ def end_dead_leases(tx: Connection) -> list[LivingWorker]:
     if dead:
         end_leases(tx, [worker.worker_id for worker in dead])
     return [worker for worker in workers if worker not in dead]
+
+
+def release_dead_workers(database: Database) -> None:
+    """End the leases of this host's dead processes, so that their rollouts are seen as crashed."""
+    with database.reading() as tx:
+        dead = any(_is_dead(worker) for worker in fetch_living_workers(tx))
+    if dead:
+        database.write_now(end_dead_leases)
 
 
 def _is_dead(worker: LivingWorker) -> bool:
