@@ -126,8 +126,8 @@ def _to_row(
         "rollout_id": rollout_id,
         "sample_id": grade.sample_id,
         "grading_run_id": grading_run_id,
-        # as the column gives it back: the digest is over that
-        "reward": None if grade.reward is None else float(grade.reward),
+        # as the column gives it back, for the digest: a float, without a sign on zero
+        "reward": None if grade.reward is None else float(grade.reward) + 0.0,
         "error": grade.error,
         "removed": grade.removed,
         "metrics": None if grade.metrics is None else to_json_text(grade.metrics),
