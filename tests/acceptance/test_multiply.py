@@ -1,45 +1,50 @@
 """The demo's main job, as `make demo` runs it."""
 
-import shutil
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .scripts import run
+from .scripts import call, copy_example
 
-EXAMPLE = Path(__file__).parents[2] / "examples/multiply"
 EVAL = ("osmosis", "eval", "run", "configs/eval/multiply.toml")
 REGRADE = ("osmosis-store", "regrade", "--grader", "graders/strict.py:ExactAnswer")
 
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    target = tmp_path / "multiply"
-    ignored = shutil.ignore_patterns(".osmosis", "__pycache__")
-    return Path(shutil.copytree(EXAMPLE, target, ignore=ignored))
+    return copy_example(tmp_path)
+
+
+def answer(workspace: Path, *command: str) -> Any:
+    """Run a command with `--json` and return what it printed."""
+    done = call(workspace, *command, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
 
 
 def test_the_example_runs_and_is_graded_again_without_the_model_twice_in_a_row(
     workspace: Path,
 ) -> None:
-    first = run(workspace, *EVAL)
-    strict = run(workspace, *REGRADE, "--json")
-    second = run(workspace, *EVAL, "--json")
-    again = run(workspace, *REGRADE)
-    grades = run(workspace, "osmosis-store", "grades", "list", "--json")
+    first = call(workspace, *EVAL)
+    strict = answer(workspace, *REGRADE)
+    second = answer(workspace, *EVAL)
+    again = call(workspace, *REGRADE)
+    grades = answer(workspace, "osmosis-store", "grades", "list")["grades"]
 
-    assert (first.code, first.err) == (0, "")
-    assert "policy   scripted (policies/multiply.jsonl), no network, no key" in first.out
-    assert "mean 0.833   pass 20/24" in first.out
-    assert (strict.code, strict.json["graded_count"], strict.json["policy_calls"]) == (0, 24, 0)
-    assert strict.json["passed_to_failed"] == 3
-    assert strict.json["mean_after"] == pytest.approx(17 / 24)
-    assert (second.json["run_count"], second.json["reused_count"]) == (0, 24)
-    assert (second.json["upstream_calls"], second.json["regraded_count"]) == (0, 0)
-    assert again.code == 0
-    assert "policy calls: 0" in again.out
-    assert "24" in next(line for line in again.out.splitlines() if line.startswith("skipped"))
-    assert len(grades.json["grades"]) == 48
+    assert (first.returncode, first.stderr) == (0, "")
+    assert "policy   scripted (policies/multiply.jsonl), no network, no key" in first.stdout
+    assert "mean 0.833   pass 20/24" in first.stdout
+    assert (strict["graded_count"], strict["policy_calls"]) == (24, 0)
+    assert strict["passed_to_failed"] == 3
+    assert strict["mean_after"] == pytest.approx(17 / 24)
+    assert (second["run_count"], second["reused_count"]) == (0, 24)
+    assert (second["upstream_calls"], second["regraded_count"]) == (0, 0)
+    assert again.returncode == 0
+    assert "policy calls: 0" in again.stdout
+    assert "24" in next(line for line in again.stdout.splitlines() if line.startswith("skipped"))
+    assert len(grades) == 48
 
 
 def test_the_readme_names_what_the_example_has(workspace: Path) -> None:
