@@ -178,11 +178,11 @@ class Database:
 def _close(
     writer: Writer | None, reader: Reader, last_writes: list[Callable[[Connection], object]]
 ) -> None:
-    if writer is not None:
+    reader.close()
+    if writer is not None:  # last: only a connection that may write can tidy up SQLite's files
         for write in last_writes:
             writer.submit(write, loop=None)
         writer.close()
-    reader.close()
 
 
 def _stores_beside(path: Path) -> list[str]:

@@ -38,6 +38,8 @@ __all__ = [
     "StoreUnreachable",
 ]
 
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 
 class StoreError(Exception):
     """Base of the store's errors; the CLI prints it on one line and exits with `exit_code`.
@@ -56,7 +58,7 @@ class StoreError(Exception):
     @property
     def code(self) -> str:
         """The class name in snake case, as the JSON error envelope carries it."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return _WORDS.sub("_", type(self).__name__).lower()
 
     @property
     def details(self) -> dict[str, Any]:

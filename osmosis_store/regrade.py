@@ -40,6 +40,7 @@ class RegradeReport:
     """What a regrade did.
 
     Attributes:
+        grading_run_id: None when there was nothing to grade: then no grading run is stored.
         sample_count: Samples that were selected; each is graded, failed or skipped.
         skipped_count: The same grader has graded these very items with this label already, or
             the rollout still runs.
@@ -52,7 +53,7 @@ class RegradeReport:
         failures: Rollout id, sample id and error of each sample that got no reward.
     """
 
-    grading_run_id: str
+    grading_run_id: str | None
     grader: str
     code_digest: str | None
     sample_count: int
@@ -145,14 +146,15 @@ async def regrade_rollouts(
     async with asyncio.TaskGroup() as group:
         for _ in range(max(1, min(concurrency, len(rollout_ids)))):
             group.create_task(work())
-    await database.write(
-        partial(
-            end_grading_run,
-            grading_run_id=run_id,
-            skipped_count=tally.skipped_count,
-            now=database.clock(),
+    if tally.graded_count or tally.failures:
+        await database.write(
+            partial(
+                end_grading_run,
+                grading_run_id=run_id,
+                skipped_count=tally.skipped_count,
+                now=database.clock(),
+            )
         )
-    )
     return _to_report(run_id, run, tally, time.monotonic() - began)
 
 
@@ -184,15 +186,13 @@ async def _regrade_one(
         ],
         graded.policy_calls_refused,
     )
-    await database.write(
-        partial(
-            append_grades,
-            rollout_id=rollout_id,
-            grading_run_id=run_id,
-            new=kept.grades,
-            now=database.clock(),
-        )
-    )
+
+    def store(tx: Connection) -> None:
+        now = database.clock()
+        ensure_grading_run(tx, run_id, run, versions=package_versions(), now=now)
+        append_grades(tx, rollout_id, run_id, kept.grades, now=now)
+
+    await database.write(store)
     tally.count(rollout_id, kept, found.earlier)
 
 
@@ -234,7 +234,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _to_report(run_id: str, run: NewGradingRun, tally: _Tally, duration_s: float) -> RegradeReport:
     return RegradeReport(
-        grading_run_id=run_id,
+        grading_run_id=run_id if tally.graded_count or tally.failures else None,
         grader=run.grader,
         code_digest=run.code_digest,
         sample_count=tally.sample_count,

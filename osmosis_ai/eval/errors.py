@@ -17,6 +17,8 @@ __all__ = [
     "ScriptError",
 ]
 
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
 
 class EvalError(Exception):
     """Base of an eval run's errors; the CLI prints it and exits with `exit_code`.
@@ -34,7 +36,7 @@ class EvalError(Exception):
     @property
     def code(self) -> str:
         """The class name in snake case, as the JSON error envelope carries it."""
-        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return _WORDS.sub("_", type(self).__name__).lower()
 
     @property
     def details(self) -> dict[str, Any]:

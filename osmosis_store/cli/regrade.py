@@ -123,8 +123,9 @@ def _format_report(report: RegradeReport) -> list[str]:
     lines.append(
         f"policy calls: {report.policy_calls}" + (f"   {count(refused)} refused" if refused else "")
     )
-    digest = f" {report.code_digest[:8]}" if report.code_digest else ""
-    lines.append(f"run      {report.grading_run_id}   {report.grader}{digest}")
+    if report.grading_run_id is not None:
+        digest = f" {report.code_digest[:8]}" if report.code_digest else ""
+        lines.append(f"run      {report.grading_run_id}   {report.grader}{digest}")
     if report.skipped_count:
         lines.append(
             f"skipped  {counted(report.skipped_count, 'sample')}: graded already by this grader, "
