@@ -17,6 +17,7 @@ from osmosis_store.engine import Options, parse_url
 from osmosis_store.migrate import create_if_new
 from osmosis_store.store import Store
 from tests.conftest import execute
+from tests.policy_endpoint import PolicyEndpoint, text
 
 
 @pytest.fixture(scope="session")
@@ -91,6 +92,24 @@ def postgres_database(postgres_store_url: str) -> Iterator[Database]:
     opened = Database.open(parse_url(postgres_store_url), create=False)
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def running_endpoint() -> Iterator[PolicyEndpoint]:
+    """Return the scripted policy, one server for all tests."""
+    endpoint = PolicyEndpoint()
+    endpoint.start()
+    yield endpoint
+    endpoint.stop()
+
+
+@pytest.fixture
+def endpoint(running_endpoint: PolicyEndpoint, monkeypatch: pytest.MonkeyPatch) -> PolicyEndpoint:
+    """Return the scripted policy, which answers "ok"; the environment says where it is."""
+    running_endpoint.answer_with(lambda call: text("ok"))
+    monkeypatch.setenv("OSMOSIS_CHAT_COMPLETIONS_URL", running_endpoint.url)
+    monkeypatch.setenv("OSMOSIS_API_KEY", "key-of-the-environment")
+    return running_endpoint
 
 
 def beside(url: str, name: str) -> str:
