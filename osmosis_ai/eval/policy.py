@@ -9,9 +9,9 @@ from typing import Any
 from osmosis_ai.eval.chat import Policy
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.errors import ConfigError
-from osmosis_ai.eval.redaction import redact
 from osmosis_ai.eval.scripted import load_script
 from osmosis_ai.eval.upstream import LiteLLMPolicy
+from osmosis_ai.rollout.utils.redaction import redact
 
 __all__ = ["describe_policy", "identify_policy", "load_policy"]
 

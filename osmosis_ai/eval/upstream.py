@@ -10,7 +10,7 @@ from typing import Any
 
 from osmosis_ai.eval.chat import ChatRequest, RequestRefused, UpstreamError
 from osmosis_ai.eval.errors import EvalError
-from osmosis_ai.eval.redaction import redact
+from osmosis_ai.rollout.utils.redaction import redact
 
 __all__ = ["LiteLLMPolicy"]
 

@@ -17,6 +17,7 @@ from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
 from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest
 from osmosis_ai.rollout.utils.fresh_imports import import_file, make_importable
+from osmosis_store.adapters.error_text import to_error_text
 from osmosis_store.codec import to_clean_text, to_json_text
 from osmosis_store.errors import GraderNotLoadable
 from osmosis_store.records import NewGrade
@@ -164,7 +165,7 @@ def _to_new_grade(report: GradeReport, sample_id: str, sample: RolloutSample) ->
     return NewGrade(
         sample_id=sample_id,
         reward=None if error is not None else sample.reward,
-        error=to_clean_text(error),
+        error=to_error_text(error),
         removed=sample.remove_sample and error is None,
         metrics=safe.metrics or None,
         explanation=to_clean_text(explanation) if isinstance(explanation, str) else None,

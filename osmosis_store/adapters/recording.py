@@ -17,9 +17,10 @@ from osmosis_ai.rollout.recording import (
     RolloutStart,
 )
 from osmosis_ai.rollout.types import RolloutSample, RolloutStatus
+from osmosis_store.adapters.error_text import to_error_text
 from osmosis_store.adapters.osmosis_grader import identify_grader, to_new_grades
 from osmosis_store.adapters.samples import STORE_FIELD
-from osmosis_store.codec import EncodedItem, encode_items, to_clean_text, to_json_text
+from osmosis_store.codec import EncodedItem, encode_items, to_json_text
 from osmosis_store.database import Database
 from osmosis_store.errors import RolloutExists
 from osmosis_store.ids import new_id, require_id
@@ -183,7 +184,7 @@ class StoreRecorder:
 
     async def model_failed(self, rollout_id: str, call_no: int, error: BaseException) -> None:
         """Store why a model call gave no answer."""
-        text = to_clean_text(f"{type(error).__name__}: {error}")
+        text = to_error_text(f"{type(error).__name__}: {error}")
         await self._end_call(rollout_id, call_no, {"state": "failed", "error": text})
 
     async def _end_call(self, rollout_id: str, call_no: int, values: dict[str, Any]) -> str:
@@ -244,8 +245,8 @@ class StoreRecorder:
         values = {
             "status": status,
             "error_category": None if end.error_category is None else str(end.error_category),
-            "error_message": to_clean_text(end.error_message),
-            "error_traceback": to_clean_text(end.error_traceback),
+            "error_message": to_error_text(end.error_message),
+            "error_traceback": to_error_text(end.error_traceback),
         }
         await self._finish(rollout_id, values)
 
