@@ -33,9 +33,10 @@ class Lease:
         # a renewal may have to wait as long as any other write
         self._term_s = max(_MIN_TERM_S, 2 * database.options.busy_timeout_s)
         self._database = weakref.ref(database)
+        self.begun = False
 
     def begin(self, tx: Connection) -> None:
-        """Write the row."""
+        """Write the row, unless it is there."""
         values = {
             "worker_id": self.worker_id,
             "host": _host(),
@@ -46,7 +47,11 @@ class Lease:
         insert_worker(tx, values, term_s=self._term_s)
 
     def keep(self) -> None:
-        """Renew it until the store is closed, and let it be over then."""
+        """Renew it until the store is closed, and let it be over then; once is enough."""
+        with _lock:
+            if self.begun:
+                return
+            self.begun = True
         if (database := self._database()) is not None:
             database.last_writes.append(partial(end_leases, worker_ids=[self.worker_id]))
         threading.Thread(target=self._renew, name="osmosis-store lease", daemon=True).start()
@@ -72,10 +77,10 @@ async def hold_lease(database: Database) -> Lease:
     """Return this process's lease on a store, begun on first use; over when the store closes."""
     with _lock:
         lease = _held.get(database)
-        fresh = lease is None
         if lease is None:
             lease = _held[database] = Lease(database)
-    if fresh:
+    if not lease.begun:
+        # who comes while it begins writes it too: nobody goes on before it is on disk
         await database.write(lease.begin)
         lease.keep()
     return lease

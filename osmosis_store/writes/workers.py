@@ -9,15 +9,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from osmosis_store.schema import workers
-from osmosis_store.statements import utc_now
+from osmosis_store.statements import insert_if_absent, utc_now
 
 __all__ = ["end_leases", "insert_worker", "renew_lease"]
 
 
 def insert_worker(tx: Connection, values: dict[str, Any], *, term_s: float) -> None:
-    """Add a worker whose lease begins now."""
+    """Add a worker whose lease begins now, unless it is there already."""
     tx.execute(
-        sa.insert(workers).values(
+        insert_if_absent(workers).values(
             **values, started_at=utc_now(tx), lease_until=utc_now(tx, plus_s=term_s)
         )
     )
