@@ -6,7 +6,6 @@ import contextlib
 import functools
 import sqlite3
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -43,16 +42,16 @@ _LIVE_BY_SEQ = {
 
 
 def _joined(rows: sa.Select[Any]) -> sa.ScalarSelect[Any]:
-    """Return one value with all rows in it: `[seq,body],[seq,body]…`.
+    """Return one value with all rows in it: `seq,seq… [body,body…]`.
 
     For SQLite: each of its rows is a step that gives up and retakes Python's lock, which with
     other threads at work costs more than the row.
     """
     part = rows.subquery()
-    pair = sa.literal_column("'['").op("||")(part.c.seq).op("||")(sa.literal_column("','"))
-    pair = pair.op("||")(part.c.body).op("||")(sa.literal_column("']'"))
-    comma: sa.ColumnElement[str] = sa.literal_column("','")
-    return sa.select(sa.func.group_concat(pair, comma)).scalar_subquery()
+    comma, opening, closing = (sa.literal_column(text, sa.Text) for text in ("','", "' ['", "']'"))
+    positions = sa.func.group_concat(part.c.seq, comma, type_=sa.Text)
+    bodies = sa.func.group_concat(part.c.body, comma, type_=sa.Text)
+    return sa.select(positions + opening + bodies + closing).scalar_subquery()
 
 
 @functools.cache
@@ -102,24 +101,14 @@ def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -
         CorruptItem: A body does not decode; names its row.
         ValueError: `last` is negative.
     """
-    return [item for _, item in fetch_live_tail(tx, sample, last=last)]
+    return _fetch(tx, sample, last)[1]
 
 
 def fetch_live_tail(
     tx: Connection, sample: SampleKey, *, last: int | None = None
 ) -> list[tuple[int, Item]]:
     """Return the same items, each with its `seq`."""
-    if last is not None and last < 0:
-        raise ValueError(f"limit must not be negative: {last}")
-    if last == 0:
-        return []
-    if tx.dialect.name == "sqlite":
-        found = _decode_joined(_fetch_joined(tx, sample, last))
-        if found is not None:
-            return found
-    statement = _LIVE_BY_SEQ["all" if last is None else "last"]
-    rows = run_compiled(tx, statement, {**sample._asdict(), "last": last}).fetchall()
-    return [(seq, to_item(sample, seq, body)) for seq, body in sorted(rows)]
+    return list(zip(*_fetch(tx, sample, last), strict=True))
 
 
 def fetch_items_of_many(
@@ -131,9 +120,7 @@ def fetch_items_of_many(
             keys = [sample._asdict() for sample in wanted]
             texts = [text for row in run_rows(tx, _select_joined, keys) for text in row]
             return [
-                _fetch_or_error(tx, sample)
-                if (found := _decode_joined(text)) is None
-                else [item for _, item in found]
+                _fetch_or_error(tx, sample) if (found := _decode_joined(text)) is None else found[1]
                 for sample, text in zip(wanted, texts, strict=True)
             ]
     return [_fetch_or_error(tx, sample) for sample in wanted]
@@ -146,7 +133,22 @@ def _fetch_or_error(tx: Connection, sample: SampleKey) -> list[Item] | CorruptIt
         return error
 
 
-def _fetch_joined(tx: Connection, sample: SampleKey, last: int | None) -> object:
+def _fetch(tx: Connection, sample: SampleKey, last: int | None) -> tuple[list[int], list[Item]]:
+    """Return positions and items, in order."""
+    if last is not None and last < 0:
+        raise ValueError(f"limit must not be negative: {last}")
+    if last == 0:
+        return [], []
+    if tx.dialect.name == "sqlite":
+        found = _decode_joined(_fetch_joined(tx, sample, last))
+        if found is not None:
+            return found
+    statement = _LIVE_BY_SEQ["all" if last is None else "last"]
+    rows = sorted(run_compiled(tx, statement, {**sample._asdict(), "last": last}).fetchall())
+    return [seq for seq, _ in rows], [to_item(sample, seq, body) for seq, body in rows]
+
+
+def _fetch_joined(tx: Connection, sample: SampleKey, last: int | None) -> Any:
     try:
         if last is None:
             return run_rows(tx, _select_joined, [sample._asdict()])[0][0]
@@ -156,17 +158,19 @@ def _fetch_joined(tx: Connection, sample: SampleKey, last: int | None) -> object
         return ""
 
 
-def _decode_joined(joined: object) -> list[tuple[int, Item]] | None:
+def _decode_joined(joined: str | None) -> tuple[list[int], list[Item]] | None:
     """Take joined rows apart; None where row by row has to tell what is wrong."""
     if joined is None:
-        return []
+        return [], []
+    positions_text, _, bodies = joined.partition(" ")
     try:
-        pairs = decode_body(f"[{joined}]")
-        whole = all(len(pair) == 2 and type(pair[1]) is dict for pair in pairs)
-        ordered = all(first[0] < then[0] for first, then in pairwise(pairs))
-    except (ValueError, TypeError, RecursionError):
+        items = decode_body(bodies)
+        positions = list(map(int, positions_text.split(",")))
+    except (ValueError, RecursionError):
         return None
-    return pairs if pairs and whole and ordered else None
+    whole = len(items) == len(positions) and set(map(type, items)) == {dict}
+    # the order of a joined subquery is SQLite's habit, not its promise
+    return (positions, items) if whole and positions == sorted(positions) else None
 
 
 def to_item(sample: SampleKey, seq: int, body: object) -> Item:
