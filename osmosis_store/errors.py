@@ -16,6 +16,7 @@ __all__ = [
     "InvalidSelection",
     "InvalidStoreUrl",
     "ItemNotStorable",
+    "LabelNotStorable",
     "LeaseLost",
     "NoStoreGiven",
     "NotAStore",
@@ -310,6 +311,17 @@ class ItemNotStorable(StoreError, ValueError):
         where = f"item {index}" + (f" at {path}" if path else "")
         super().__init__(f"{where} cannot be stored: {reason}")
         self.index, self.path, self.reason = index, path, reason
+
+
+class LabelNotStorable(StoreError, ValueError):
+    """A rollout's label would not come back as it was given; the rollout is not run."""
+
+    def __init__(self, rollout_id: str, label: str) -> None:
+        super().__init__(
+            f"the label of rollout {rollout_id!r} cannot be stored: {label!r} holds NUL or a lone "
+            "surrogate"
+        )
+        self.rollout_id, self.label = rollout_id, label
 
 
 class CorruptItem(StoreError, ValueError):

@@ -20,9 +20,9 @@ from osmosis_ai.rollout.types import RolloutSample, RolloutStatus
 from osmosis_store.adapters.error_text import to_error_text
 from osmosis_store.adapters.osmosis_grader import identify_grader, to_new_grades
 from osmosis_store.adapters.samples import STORE_FIELD
-from osmosis_store.codec import EncodedItem, encode_items, to_json_text
+from osmosis_store.codec import EncodedItem, encode_items, to_clean_text, to_json_text
 from osmosis_store.database import Database
-from osmosis_store.errors import RolloutExists
+from osmosis_store.errors import LabelNotStorable, RolloutExists
 from osmosis_store.ids import new_id, require_id
 from osmosis_store.leases import hold_lease
 from osmosis_store.queries.rollouts import fetch_rollout
@@ -119,8 +119,11 @@ class StoreRecorder:
         Raises:
             RolloutExists: The id is taken by a rollout that runs or succeeded. After one that
                 failed, this is its next retry and gets an id of its own.
+            LabelNotStorable
         """
         require_id("rollout id", start.rollout_id)
+        if start.label is not None and to_clean_text(start.label) != start.label:
+            raise LabelNotStorable(start.rollout_id, start.label)
         lease = await hold_lease(self.database)
         values = {
             "eval_run_id": self.eval_run_id,
@@ -152,8 +155,8 @@ class StoreRecorder:
         values = {
             "rollout_id": self.stored_id(rollout_id),
             "sample_id": ask.sample_id,
-            "agent": ask.agent,
-            "model": ask.model,
+            "agent": to_clean_text(ask.agent),
+            "model": to_clean_text(ask.model),
             "settings": to_json_text(dict(ask.settings)),
             "input_item_count": len(ask.input),
         }
@@ -163,7 +166,7 @@ class StoreRecorder:
             partial(
                 insert_model_call,
                 values=values,
-                instructions=ask.instructions,
+                instructions=to_clean_text(ask.instructions),
                 tools=tools,
                 now=now,
             )
@@ -174,7 +177,7 @@ class StoreRecorder:
         encoded = encode_items(answer.output)
         values = {
             "state": "answered",
-            "response_id": answer.response_id,
+            "response_id": to_clean_text(answer.response_id),
             "output": "[" + ",".join(item.body for item in encoded) + "]",
             **asdict(answer.usage),
         }

@@ -400,3 +400,33 @@ async def test_rollouts_side_by_side_do_not_mix(
         detail = await store.rollout(f"r{number}")
         assert detail.items["main"][1].item["content"][0]["text"] == f"for r{number}"
         assert [call.state for call in detail.model_calls] == ["saved"]
+
+
+@pytest.mark.parametrize("odd", ["nul \x00", "lone \ud800"])
+async def test_texts_that_no_database_takes_do_not_fail_a_rollout(
+    endpoint: PolicyEndpoint, store: Store, odd: str
+) -> None:
+    async def program(ctx: AgentWorkflowContext) -> None:
+        speaker = OsmosisAgent(name=f"a {odd}", model=OsmosisRolloutModel())
+        await Runner.run(speaker, "go", session=OsmosisSQLSession())
+        await OsmosisSQLSession("other").add_items([{"role": "user", "content": odd}])
+
+    prompt = [{"role": "user", "content": odd}]
+    outcome = await execute(store, program, metadata={"odd": odd}, prompt=prompt)
+
+    assert outcome.workflow.err_message is None
+    detail = await store.rollout("r")
+    assert (detail.rollout.metadata, detail.rollout.prompt) == ({"odd": odd}, prompt)
+    assert detail.items["other"][0].item["content"] == odd
+    assert detail.model_calls[0].agent in ("a nul \ufffd", "a lone ?")
+
+
+@pytest.mark.parametrize("odd", ["nul \x00", "lone \ud800"])
+async def test_a_label_that_no_database_takes_fails_the_rollout_before_it_runs(
+    endpoint: PolicyEndpoint, store: Store, odd: str
+) -> None:
+    outcome = await execute(store, one_turn, label=odd)
+
+    assert outcome.workflow.status is RolloutStatus.FAILURE
+    assert "label" in str(outcome.workflow.err_message)
+    assert endpoint.calls == []
