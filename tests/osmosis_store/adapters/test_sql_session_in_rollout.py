@@ -1,0 +1,77 @@
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from osmosis_ai.rollout import (
+    AgentWorkflow,
+    AgentWorkflowContext,
+    ExecutionRequest,
+    LocalBackend,
+    MessageDict,
+    RolloutContext,
+    RolloutStatus,
+)
+from osmosis_ai.rollout.recording import RolloutStart
+from osmosis_store import OsmosisSQLSession, StoreRecorder
+from osmosis_store.database import Database
+
+HELLO = {"role": "user", "content": "hello"}
+METHODS: dict[str, Callable[[OsmosisSQLSession], Awaitable[object]]] = {
+    "get": lambda session: session.get_items(),
+    "add": lambda session: session.add_items([HELLO]),
+    "pop": lambda session: session.pop_item(),
+    "clear": lambda session: session.clear_session(),
+}
+
+
+@pytest.fixture
+async def rollout(sqlite_database: Database) -> RolloutContext:
+    recorder = StoreRecorder(sqlite_database)
+    await recorder.rollout_started(RolloutStart(rollout_id="r1", prompt=[], workflow="x:X"))
+    return RolloutContext(rollout_id="r1", recorder=recorder)
+
+
+async def test_a_second_session_of_one_name_is_refused_and_the_first_stays(
+    rollout: RolloutContext,
+) -> None:
+    with rollout:
+        first = OsmosisSQLSession("main")
+        await first.add_items([HELLO])
+        with pytest.raises(ValueError, match="already exists"):
+            OsmosisSQLSession("main")
+
+        assert await first.get_items() == [HELLO]
+        assert list(await rollout.get_samples()) == ["main"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_every_method_refuses_use_outside_its_rollout(
+    rollout: RolloutContext, method: str
+) -> None:
+    with rollout:
+        session = OsmosisSQLSession("main")
+        await session.add_items([HELLO])
+    with pytest.raises(RuntimeError):
+        await METHODS[method](session)
+    with RolloutContext(rollout_id="r1", recorder=rollout.recorder), pytest.raises(RuntimeError):
+        await METHODS[method](session)
+
+    with rollout:
+        assert await session.get_items() == [HELLO]
+
+
+async def test_messages_that_are_returned_beside_a_session_are_an_error(
+    sqlite_database: Database,
+) -> None:
+    class Both(AgentWorkflow[Any]):
+        async def run(self, ctx: AgentWorkflowContext[Any]) -> list[MessageDict]:
+            await OsmosisSQLSession("main").add_items([HELLO])
+            return [HELLO]
+
+    backend = LocalBackend(workflow=Both, recorder=StoreRecorder(sqlite_database))
+    outcome = await backend.execute(ExecutionRequest(id="r1", prompt=[HELLO]))
+
+    assert outcome.workflow.status is RolloutStatus.FAILURE
+    assert "'main' is registered" in (outcome.workflow.err_message or "")
+    assert outcome.workflow.samples["main"].messages == [HELLO]
