@@ -14,7 +14,7 @@ TIME = sa.DateTime().with_variant(sa.TIMESTAMP(timezone=True), "postgresql")
 
 # The database's clock in the form in which times are stored.
 NOW = {
-    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now') || '000'",
     "postgresql": "clock_timestamp()",
 }
 
