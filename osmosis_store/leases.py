@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
 import time
 import weakref
 from functools import partial
-from pathlib import Path
 
 from sqlalchemy.engine import Connection
 
 from osmosis_store.database import Database
 from osmosis_store.errors import StoreError
 from osmosis_store.ids import new_id
-from osmosis_store.queries.workers import LivingWorker, fetch_living_workers
+from osmosis_store.processes import fetch_start, host_name
 from osmosis_store.version import __version__
 from osmosis_store.writes.workers import end_leases, insert_worker, renew_lease
 
-__all__ = ["Lease", "end_dead_leases", "hold_lease", "release_dead_workers"]
+__all__ = ["Lease", "hold_lease"]
 
 _MIN_TERM_S = 60.0
 
@@ -39,9 +37,9 @@ class Lease:
         """Write the row, unless it is there."""
         values = {
             "worker_id": self.worker_id,
-            "host": _host(),
+            "host": host_name(),
             "pid": os.getpid(),
-            "pid_started": _started(os.getpid()) or "",
+            "pid_started": fetch_start(os.getpid()) or "",
             "version": __version__,
         }
         insert_worker(tx, values, term_s=self._term_s)
@@ -84,43 +82,3 @@ async def hold_lease(database: Database) -> Lease:
         await database.write(lease.begin)
         lease.keep()
     return lease
-
-
-def end_dead_leases(tx: Connection) -> list[LivingWorker]:
-    """End the leases of this host's dead processes and return the workers that are left."""
-    workers = fetch_living_workers(tx)
-    dead = [worker for worker in workers if _is_dead(worker)]
-    if dead:
-        end_leases(tx, [worker.worker_id for worker in dead])
-    return [worker for worker in workers if worker not in dead]
-
-
-def release_dead_workers(database: Database) -> None:
-    """End the leases of this host's dead processes, so that their rollouts are seen as crashed."""
-    with database.reading() as tx:
-        dead = any(_is_dead(worker) for worker in fetch_living_workers(tx))
-    if dead:
-        database.write_now(end_dead_leases)
-
-
-def _is_dead(worker: LivingWorker) -> bool:
-    """Whether a worker is known to be gone; another host's is not known."""
-    return worker.host == _host() and _started(worker.pid) != (worker.pid_started or None)
-
-
-def _host() -> str:
-    """Name this machine's run and process numbering: a process id means something only within."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()} {boot[:8]} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
-
-
-def _started(pid: int) -> str | None:
-    """Return when a living process was started, in the kernel's ticks; None: it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    state, *rest = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else rest[18]

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Generator
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from osmosis_store.database import Database
-from osmosis_store.engine import Options, Place, Synchronous, parse_url
-from osmosis_store.errors import StoreReadOnly
-from osmosis_store.leases import release_dead_workers
+from osmosis_store.engine import Options, Synchronous, parse_url
 from osmosis_store.queries.grades import fetch_grades, fetch_grading_runs
 from osmosis_store.queries.items import fetch_item_records, require_sample
 from osmosis_store.queries.rollouts import (
@@ -75,7 +72,7 @@ class Store:
         """
         place = parse_url(url)
         options = Options(synchronous=synchronous, busy_timeout_s=busy_timeout_s, readonly=readonly)
-        return _Opening(lambda: cls(_open(place, options, create=create)))
+        return _Opening(lambda: cls(Database.open(place, options, create=create)))
 
     async def close(self) -> None:
         """Write what is queued and close; safe to call twice."""
@@ -141,18 +138,6 @@ class Store:
     async def eval_runs(self) -> list[EvalRunRecord]:
         """Return every eval run, newest first."""
         return await self.database.read(fetch_eval_runs)
-
-
-def _open(place: Place, options: Options, *, create: bool) -> Database:
-    database = Database.open(place, options, create=create)
-    try:
-        if not options.readonly:
-            with contextlib.suppress(StoreReadOnly):  # then it is read as it is
-                release_dead_workers(database)
-    except BaseException:
-        database.close()
-        raise
-    return database
 
 
 class _Opening:

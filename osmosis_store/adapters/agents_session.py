@@ -57,7 +57,8 @@ class OsmosisSQLSession:
             conversation's name, one that never existed by default.
         store: An open `Store`, or a URL of one that is opened (or made) on first use, shared by
             the process and closed at exit. None: the store that records the active rollout.
-        rollout_id: Under which id the conversation is kept; None: under its name.
+        rollout_id: Under which id the conversation is kept; None: under its name. Inside a rollout
+            another id than the rollout's makes a conversation beside it, which is no sample of it.
         metadata: JSON values kept with a new conversation outside a rollout.
         session_settings: The Agents SDK's; its `limit` counts when `get_items` is given none.
 
@@ -77,20 +78,24 @@ class OsmosisSQLSession:
         session_settings: SessionSettings | None = None,
     ) -> None:
         self.session_settings: SessionSettings | None = session_settings or SessionSettings()
-        self._registration: SampleRegistration | None = None
         self._usage = RunUsage()
+        self._recorder: StoreRecorder | None = None
         ctx = get_rollout_context()
-        if ctx is not None and rollout_id in (None, ctx.rollout_id):
+        beside = ctx is not None and rollout_id not in (None, ctx.rollout_id)
+        if ctx is None or beside:
+            self.session_id = new_id("s_") if name is None else name
+            key = to_key(self.session_id)
+            sample = SampleKey(key if rollout_id is None else to_key(rollout_id), key)
+            self._conversation: Conversation = OpenConversation(
+                _to_source(store), sample, _to_text(metadata)
+            )
+        else:
             self.session_id = require_id("sample id", DEFAULT_SAMPLE_ID if name is None else name)
             self._rollout_id = ctx.rollout_id
             self._conversation, self._recorder = _join(ctx, self.session_id, store, metadata)
-            self._registration = SampleRegistration(self.session_id, SessionSampleSource(self))
-        else:
-            self.session_id = new_id("s_") if name is None else name
-            self._recorder = None
-            key = to_key(self.session_id)
-            sample = SampleKey(key if rollout_id is None else to_key(rollout_id), key)
-            self._conversation = OpenConversation(_to_source(store), sample, _to_text(metadata))
+        self._registration = (
+            None if beside else SampleRegistration(self.session_id, SessionSampleSource(self))
+        )
 
     @classmethod
     def reopen(cls, database: Database, sample: SampleKey) -> Self:

@@ -19,7 +19,7 @@ from osmosis_store.adapters.samples import fetch_rollout_samples
 from osmosis_store.codec import to_json_text
 from osmosis_store.database import Database
 from osmosis_store.ids import new_id
-from osmosis_store.leases import end_dead_leases, hold_lease
+from osmosis_store.leases import hold_lease
 from osmosis_store.queries.grades import fetch_grades
 from osmosis_store.queries.items import fetch_samples_by_rollout
 from osmosis_store.queries.rollouts import (
@@ -27,6 +27,7 @@ from osmosis_store.queries.rollouts import (
     fetch_newest_eval_run,
     fetch_usage,
 )
+from osmosis_store.queries.workers import fetch_living_workers
 from osmosis_store.records import (
     EvalRunRecord,
     GradeRecord,
@@ -67,7 +68,7 @@ class StoreArchive:
         new_eval_run_id = new_id("e_")
 
         def take(tx: Connection) -> tuple[str, bool]:
-            living = {worker.worker_id: worker for worker in end_dead_leases(tx)}
+            living = {worker.worker_id: worker for worker in fetch_living_workers(tx)}
             found = None if fresh else fetch_newest_eval_run(tx, spec.config_path)
             if found is None:
                 insert_eval_run(tx, _to_row(new_eval_run_id, spec), now=database.clock())

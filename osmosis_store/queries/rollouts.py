@@ -12,6 +12,7 @@ from osmosis_store.codec import decode_body
 from osmosis_store.errors import EvalRunNotFound, RolloutFinished, RolloutNotFound
 from osmosis_store.queries.grades import fetch_grades
 from osmosis_store.queries.items import fetch_item_records, fetch_samples
+from osmosis_store.queries.workers import fetch_living_workers
 from osmosis_store.records import (
     EvalRunRecord,
     ModelCallRecord,
@@ -21,8 +22,7 @@ from osmosis_store.records import (
     Selection,
     Usage,
 )
-from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples, workers
-from osmosis_store.statements import utc_now
+from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples
 
 __all__ = [
     "fetch_eval_run",
@@ -40,16 +40,14 @@ __all__ = [
 
 
 def seen_status(tx: Connection) -> sa.ColumnElement[str]:
-    """Return a rollout's status as a reader sees it now, by the database's clock.
+    """Return a rollout's status as a reader sees it now.
 
-    A running rollout is crashed from the moment when its worker's lease is over.
+    A running rollout is crashed from the moment when its worker does not live any more.
     """
-    holds_lease = sa.exists().where(
-        workers.c.worker_id == rollouts.c.worker_id, workers.c.lease_until > utc_now(tx)
-    )
+    living = [worker.worker_id for worker in fetch_living_workers(tx)]
+    is_lost = sa.or_(rollouts.c.worker_id.is_(None), rollouts.c.worker_id.not_in(living))
     return sa.case(
-        (sa.and_(rollouts.c.status == "running", ~holds_lease), "crashed"),
-        else_=rollouts.c.status,
+        (sa.and_(rollouts.c.status == "running", is_lost), "crashed"), else_=rollouts.c.status
     )
 
 

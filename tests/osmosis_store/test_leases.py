@@ -9,11 +9,11 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from osmosis_store import Store
+from osmosis_store import Selection, Store
 from osmosis_store.database import Database
-from osmosis_store.engine import parse_url
+from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import StoreFull
-from osmosis_store.leases import Lease, end_dead_leases, hold_lease
+from osmosis_store.leases import Lease, hold_lease
 from osmosis_store.queries.workers import fetch_living_workers
 from osmosis_store.schema import workers
 from osmosis_store.version import __version__
@@ -24,7 +24,7 @@ from tests.osmosis_store.programs import start_program
 RUN = """
 import asyncio, sys
 from osmosis_store.database import Database
-from osmosis_store.engine import parse_url
+from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import StoreFull
 from osmosis_store.leases import hold_lease
 from tests.osmosis_store.ledger import add_rollout
@@ -91,22 +91,23 @@ async def test_a_lease_is_over_when_the_store_closes(database: Database, store_u
     again.close()
 
 
-async def test_a_killed_process_lease_is_ended_by_the_next_that_looks(
+async def test_a_killed_process_has_lost_its_lease_at_once_to_every_reader(
     database: Database, store_url: str
 ) -> None:
+    reader = Database.open(parse_url(store_url), Options(readonly=True))
     with start_program(RUN, store_url) as process:
         assert process.stdout is not None
         worker_id = process.stdout.readline().strip()
-        assert await database.write(end_dead_leases) == await database.read(fetch_living_workers)
-        assert living(database) == [worker_id]
-        assert await status_of(database, "r") == "running"
+        assert living(reader) == [worker_id]
+        assert await status_of(reader, "r") == "running"
         process.kill()
     mine = await hold_lease(database)
 
-    left = await database.write(end_dead_leases)
-
-    assert [worker.worker_id for worker in left] == [mine.worker_id]
-    assert await status_of(database, "r") == "crashed"
+    assert living(reader) == [mine.worker_id]
+    assert await status_of(reader, "r") == "crashed"
+    selected = [one.rollout_id async for one in Store(reader).rollouts(Selection(status="crashed"))]
+    assert selected == ["r"]
+    reader.close()
 
 
 async def test_a_process_that_ends_lets_its_lease_go(database: Database, store_url: str) -> None:
@@ -125,10 +126,10 @@ async def test_the_lease_of_another_host_lasts_until_its_time(database: Database
 
     lease = await hold_lease(database)
     await database.write(insert)
-    assert [one.worker_id for one in await database.write(end_dead_leases)] == [lease.worker_id]
+    assert living(database) == [lease.worker_id]
 
     await database.write(lambda tx: renew_lease(tx, lease.worker_id, term_s=-1))
-    assert await database.write(end_dead_leases) == []
+    assert living(database) == []
 
 
 async def test_a_lease_is_renewed_while_the_event_loop_is_blocked(

@@ -13,7 +13,7 @@ from osmosis_ai.rollout import (
     RolloutStatus,
 )
 from osmosis_ai.rollout.recording import RolloutStart
-from osmosis_store import OsmosisSQLSession, StoreRecorder
+from osmosis_store import OsmosisSQLSession, Store, StoreRecorder
 from osmosis_store.database import Database
 
 HELLO = {"role": "user", "content": "hello"}
@@ -75,3 +75,27 @@ async def test_messages_that_are_returned_beside_a_session_are_an_error(
     assert outcome.workflow.status is RolloutStatus.FAILURE
     assert "'main' is registered" in (outcome.workflow.err_message or "")
     assert outcome.workflow.samples["main"].messages == [HELLO]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_a_session_built_outside_is_refused_inside_a_rollout(
+    rollout: RolloutContext, sqlite_database: Database, method: str
+) -> None:
+    outside = OsmosisSQLSession("chat", store=sqlite_database)
+    await outside.add_items([HELLO])
+
+    with rollout, pytest.raises(RuntimeError, match="was built outside rollout 'r1'"):
+        await METHODS[method](outside)
+    assert await outside.get_items() == [HELLO]
+
+
+async def test_a_conversation_beside_a_rollout_is_no_sample_of_it(
+    rollout: RolloutContext, sqlite_database: Database
+) -> None:
+    with rollout:
+        memory = OsmosisSQLSession("memory", store=sqlite_database, rollout_id="user-7")
+        await memory.add_items([HELLO])
+        assert rollout.sample_sources == {}
+
+    stored = Store(sqlite_database).session("user-7", "memory")
+    assert await stored.get_items() == [HELLO]
