@@ -9,8 +9,8 @@ import pytest
 
 from osmosis_ai.eval.chat import UpstreamError
 from osmosis_ai.eval.endpoint import Endpoint
-from osmosis_ai.rollout.utils.redaction import redact
 from osmosis_ai.eval.upstream import LiteLLMPolicy
+from osmosis_ai.rollout.utils.redaction import redact
 
 from .provider import USAGE, Provider, chunk, wait_for
 
