@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from agents.memory import SessionSettings
-from agents.memory.session_settings import resolve_session_limit
+from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
 
 from osmosis_ai.rollout.context import RolloutContext, get_rollout_context
 from osmosis_ai.rollout.integrations.agents.registration import SampleRegistration
@@ -21,7 +21,7 @@ from osmosis_store.adapters.conversation import (
 )
 from osmosis_store.adapters.recording import StoreRecorder
 from osmosis_store.adapters.run_usage import RunUsage
-from osmosis_store.codec import EncodedItem, encode_items, to_json_text
+from osmosis_store.codec import EncodedItem, Item, encode_items, to_json_text
 from osmosis_store.database import Database
 from osmosis_store.engine import parse_url
 from osmosis_store.errors import NoStoreGiven, StoreError
@@ -60,7 +60,8 @@ class OsmosisSQLSession:
         rollout_id: Under which id the conversation is kept; None: under its name. Inside a rollout
             another id than the rollout's makes a conversation beside it, which is no sample of it.
         metadata: JSON values kept with a new conversation outside a rollout.
-        session_settings: The Agents SDK's; its `limit` counts when `get_items` is given none.
+        session_settings: The Agents SDK's, or their fields; the `limit` counts when `get_items`
+            is given none.
 
     Raises:
         NoStoreGiven: There is neither `store` nor a rollout that is recorded in one.
@@ -75,9 +76,11 @@ class OsmosisSQLSession:
         store: _HasDatabase | Database | str | None = None,
         rollout_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
-        session_settings: SessionSettings | None = None,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
     ) -> None:
-        self.session_settings: SessionSettings | None = session_settings or SessionSettings()
+        self.session_settings: SessionSettings | None = coerce_session_settings(
+            session_settings or SessionSettings()
+        )
         self._usage = RunUsage()
         self._recorder: StoreRecorder | None = None
         ctx = get_rollout_context()
@@ -190,9 +193,11 @@ class OsmosisSQLSession:
         positions = [seq for seq, _ in shown]
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
-            new = encode_items(output)
+            is_expired = cast("Callable[[Item], bool] | None", prune_prefix)
             seen = positions[start:]
-            return bool(seen) and await self._conversation.replace(seen, new)
+            with self._failing():
+                new = encode_items(output)
+                return bool(seen) and await self._conversation.replace(seen, new, is_expired)
 
         items = cast("list[TResponseInputItem]", [item for _, item in shown])
         return _CompactionSnapshot(items, complete, replace_suffix)
@@ -202,7 +207,8 @@ class OsmosisSQLSession:
         if type(self) is not OsmosisSQLSession:
             return False
         self._touch(None)
-        await self._conversation.replace_all(encode_items(items))
+        with self._failing():
+            await self._conversation.replace_all(encode_items(items))
         return True
 
     def _touch(self, wrapper: RunContextWrapper[Any] | None) -> None:

@@ -109,11 +109,18 @@ class Conversation(ABC):
             lambda tx: tombstone_items(tx, self.sample, reason="cleared", now=database.clock())
         )
 
-    async def replace(self, seen: Sequence[int], new: list[EncodedItem]) -> bool:
+    async def replace(
+        self,
+        seen: Sequence[int],
+        new: list[EncodedItem],
+        is_expired: Callable[[Item], bool] | None,
+    ) -> bool:
         """Put new items in the place of the newest ones; as `replace_tail`."""
         database = await self.database()
         return await self.write(
-            lambda tx: replace_tail(tx, self.sample, seen, new, now=database.clock())
+            lambda tx: replace_tail(
+                tx, self.sample, seen, new, is_expired=is_expired, now=database.clock()
+            )
         )
 
     async def replace_all(self, new: list[EncodedItem]) -> None:

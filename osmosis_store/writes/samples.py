@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -104,18 +104,27 @@ def pop_item(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> Item | N
 
 
 def tombstone_items(
-    tx: Connection, sample: SampleKey, *, from_seq: int = 0, reason: str, now: dt.datetime
+    tx: Connection,
+    sample: SampleKey,
+    *,
+    from_seq: int = 0,
+    end_seq: int | None = None,
+    reason: str,
+    now: dt.datetime,
 ) -> int:
     """Mark a sample's live items from a position on as gone, and return how many there were.
 
     Args:
-        reason: `popped`, `cleared` or `compacted`; kept in the rows and in the audit log.
+        end_seq: The position at which to stop, itself left alone; None: none.
+        reason: `popped`, `cleared`, `compacted` or `expired`; kept in the rows and in the audit
+            log.
     """
     lock_heads(tx, {sample})
     live = sa.and_(
         items.c.rollout_id == sample.rollout_id,
         items.c.sample_id == sample.sample_id,
         items.c.seq >= from_seq,
+        sa.true() if end_seq is None else items.c.seq < end_seq,
         items.c.tombstoned_at.is_(None),
     )
     gone = tx.execute(
@@ -138,12 +147,15 @@ def replace_tail(
     seen: Sequence[int],
     new: list[EncodedItem],
     *,
+    is_expired: Callable[[Item], bool] | None = None,
     now: dt.datetime,
 ) -> bool:
     """Put new items in the place of the newest ones, if they are still the ones that were seen.
 
     Args:
         seen: The positions of the newest live items when the caller looked; at least one.
+        is_expired: The oldest items for which it holds go too, up to the first for which it does
+            not; None: none.
 
     Returns:
         False, with nothing changed, when the sample has changed since.
@@ -153,5 +165,9 @@ def replace_tail(
     if [seq for seq, _ in live] != list(seen):
         return False
     tombstone_items(tx, sample, from_seq=seen[0], reason="compacted", now=now)
+    if is_expired is not None:
+        kept = fetch_live_tail(tx, sample)
+        end_seq = next((seq for seq, item in kept if not is_expired(item)), seen[0])
+        tombstone_items(tx, sample, end_seq=end_seq, reason="expired", now=now)
     append_items(tx, [Append(sample, new)], now=now)
     return True

@@ -152,12 +152,20 @@ async def test_a_sample_that_does_not_exist_is_not_reopened(store: Store) -> Non
         assert missing.value.hint == "it has chat"
 
 
-async def test_settings_given_to_it_limit_what_it_returns(store: Store) -> None:
-    session = OsmosisSQLSession("chat", store=store, session_settings=SessionSettings(limit=2))
+@pytest.mark.parametrize(
+    "settings", [SessionSettings(limit=2), {"limit": 2}], ids=["object", "dict"]
+)
+async def test_settings_given_to_it_limit_what_it_returns(store: Store, settings: Any) -> None:
+    session = OsmosisSQLSession("chat", store=store, session_settings=settings)
     await session.add_items([user(text) for text in "abc"])
 
     assert await session.get_items() == [user("b"), user("c")]
     assert len(await session.get_items(limit=3)) == 3
+
+
+def test_settings_that_the_sdk_does_not_know_are_refused(store: Store) -> None:
+    with pytest.raises(TypeError, match="limits"):
+        OsmosisSQLSession("chat", store=store, session_settings={"limits": 2})
 
 
 async def test_what_was_popped_or_cleared_keeps_its_row(store: Store) -> None:

@@ -126,6 +126,29 @@ async def test_a_snapshot_replaces_the_tail_that_it_showed(
     assert [row.tombstone_reason for row in rows] == [None, None, "compacted", "compacted", None]
 
 
+async def test_a_snapshot_takes_the_oldest_expired_items_along(
+    store: Store, session: OsmosisSQLSession
+) -> None:
+    await session.add_items([user(text) for text in ("old", "old", "new", "old", "new")])
+    is_old = lambda item: item["content"] == "old"  # noqa: E731 - short
+    snapshot = await session._get_compaction_snapshot(1, prune_prefix=is_old)
+    if not hasattr(sdk_session, "_CompactionSnapshot"):
+        assert snapshot is None  # an older SDK compacts without one
+        return
+
+    assert await snapshot.replace_suffix(0, [SUMMARY])
+    assert await session.get_items() == [user("new"), user("old"), SUMMARY]
+    rows = await store.items("chat", "chat")
+    assert [row.tombstone_reason for row in rows] == [
+        "expired",
+        "expired",
+        None,
+        None,
+        "compacted",
+        None,
+    ]
+
+
 @pytest.mark.parametrize("change", ["add", "pop", "clear"])
 async def test_a_snapshot_replaces_nothing_once_the_tail_has_changed(
     session: OsmosisSQLSession, change: str
