@@ -25,6 +25,8 @@ __all__ = ["Options", "Place", "Synchronous", "file_id", "make_engine", "parse_u
 Synchronous = Literal["full", "normal", "off"]
 
 _PAGE_SIZE = 4096
+# Ten times SQLite's own: the caller whose commit it hits waits for a checkpoint.
+_CHECKPOINT_PAGES = 10_000
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ def _sqlite_engine(place: Place, options: Options, *, write: bool, create: bool)
             connection.execute(f"PRAGMA page_size={_PAGE_SIZE}")
         if write:
             connection.execute(f"PRAGMA synchronous={options.synchronous}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return connection
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool)
