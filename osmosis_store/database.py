@@ -15,11 +15,9 @@ from typing import TypeVar
 from sqlalchemy.engine import Connection
 
 from osmosis_store import migrate
-from osmosis_store.codec import Item
 from osmosis_store.engine import Options, Place, file_id, make_engine, parse_url
-from osmosis_store.errors import NotAStore, StoreNotFound, StoreReadOnly
+from osmosis_store.errors import NotAStore, StoreBusy, StoreNotFound, StoreReadOnly
 from osmosis_store.reader import Reader
-from osmosis_store.records import SampleKey
 from osmosis_store.writer import Clock, Writer
 from osmosis_store.writes.items import Append, SeqRange
 
@@ -125,15 +123,23 @@ class Database:
         result: T = await self._reader.submit(fn, loop=asyncio.get_running_loop())
         return result
 
-    async def read_items(self, sample: SampleKey) -> list[Item]:
-        """Return a sample's live items, oldest first; many callers' reads share a statement.
+    def read_here(self, fn: Callable[[Connection], T]) -> T | None:
+        """Run a read that takes microseconds at once, in the event loop that calls.
 
-        Raises:
-            CorruptItem: A body does not decode; names its row.
+        To hand it to a thread and back takes longer, and makes others wait for Python's lock.
+
+        Args:
+            fn: Begins no transaction: one compiled statement.
+
+        Returns:
+            None where it cannot be done here: on PostgreSQL, and when the file is busy.
         """
-        ticket = self._reader.submit(sample, loop=asyncio.get_running_loop())
-        result: list[Item] = await ticket
-        return result
+        if not self.place.is_sqlite:
+            return None
+        try:
+            return self._reader.read_here(fn)
+        except StoreBusy:
+            return None
 
     async def write(self, fn: Callable[[Connection], T]) -> T:
         """Run a function of the writing connection; its effect is on disk when this returns.

@@ -1,11 +1,13 @@
-"""Reads for coroutines: a few threads, each with a connection that cannot write."""
+"""Reads for coroutines on connections that cannot write: in threads, or at once where small."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 
@@ -13,30 +15,26 @@ from osmosis_store.driver_errors import translate_errors
 from osmosis_store.engine import Options, Place
 from osmosis_store.errors import StoreUnreachable
 from osmosis_store.lane import Lane
-from osmosis_store.queries.items import fetch_items_of_many
-from osmosis_store.records import SampleKey
 from osmosis_store.statements import end_transaction
 from osmosis_store.ticket import Outcome, Ticket, deliver
 
 __all__ = ["Read", "Reader"]
 
-Read: TypeAlias = SampleKey | Callable[[Connection], Any]
-"""A function of the connection; or a sample, whose items are wanted."""
+T = TypeVar("T")
+Read: TypeAlias = Callable[[Connection], Any]
 
 _THREADS = 2
 _MAX_BATCH = 16
 
 
 class Reader:
-    """Runs reads on connections that cannot write, each function in one snapshot of the store.
-
-    What waits is taken together: callers are woken at once, and the samples whose items are wanted
-    share a statement.
-    """
+    """Runs functions of a read-only connection, each in one snapshot of the store."""
 
     def __init__(self, engine: Engine, place: Place, options: Options) -> None:
         self._engine, self._place, self._options = engine, place, options
         self._lane: Lane[Read] = Lane(place.name, "reader", self._run, threads=_THREADS)
+        self._here = threading.local()
+        self._everywhere: weakref.WeakSet[Connection] = weakref.WeakSet()
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
@@ -53,47 +51,44 @@ class Reader:
         """
         return self._lane.submit(read, loop=loop)
 
+    def read_here(self, read: Callable[[Connection], T]) -> T:
+        """Run a read that takes microseconds in the calling thread, on a connection of its own.
+
+        Raises:
+            StoreClosed, StoreForked
+        """
+        self._lane.require_open()
+        tx: Connection | None = getattr(self._here, "connection", None)
+        if tx is None:
+            tx = self._here.connection = self._engine.connect()
+            self._everywhere.add(tx)
+        with translate_errors(self._place, self._options):
+            return read(tx)
+
     def close(self) -> None:
         """Finish what is queued, then stop; safe to call twice and in a forked child."""
         self._lane.close()
+        for connection in list(self._everywhere):
+            connection.close()
         self._engine.dispose()
 
     def _run(self) -> None:
         tx: Connection | None = None
         while (job := self._lane.take()) is not None:
-            samples: dict[Ticket[Any], SampleKey] = {}
             outcomes: list[Outcome] = []
+            # callers that wait are woken together: a wake-up costs as much as a short read
             for ticket, read in (job, *self._lane.take_waiting(_MAX_BATCH - 1)):
-                if not ticket.claim():
-                    continue
-                if isinstance(read, SampleKey):
-                    samples[ticket] = read
-                else:
-                    tx, result, error = self._read(tx, read)
-                    outcomes.append((ticket, result, error))
-            if samples:
-                tx, found = self._read_items(tx, samples)
-                outcomes += found
+                if ticket.claim():
+                    tx, outcome = self._read(tx, ticket, read)
+                    outcomes.append(outcome)
             deliver(outcomes)
-            del job, samples, outcomes
+            del job, outcomes
         if tx is not None:
             tx.close()
 
-    def _read_items(
-        self, tx: Connection | None, wanted: dict[Ticket[Any], SampleKey]
-    ) -> tuple[Connection | None, list[Outcome]]:
-        samples = list(wanted.values())
-        tx, found, error = self._read(tx, lambda tx: fetch_items_of_many(tx, samples))
-        if error is not None:
-            return tx, [(ticket, None, error) for ticket in wanted]
-        return tx, [
-            (ticket, one, None) if isinstance(one, list) else (ticket, None, one)
-            for ticket, one in zip(wanted, found, strict=True)
-        ]
-
     def _read(
-        self, tx: Connection | None, read: Callable[[Connection], Any]
-    ) -> tuple[Connection | None, Any, BaseException | None]:
+        self, tx: Connection | None, ticket: Ticket[Any], read: Read
+    ) -> tuple[Connection | None, Outcome]:
         """Run one read on this thread's connection, which an error makes it give up."""
         waited = tx is not None
         try:
@@ -106,6 +101,6 @@ class Reader:
                 tx.close()
             if waited and isinstance(error, StoreUnreachable):
                 # the server cut it while it waited for work: ask on a new one
-                return self._read(None, read)
-            return None, None, error
-        return tx, result, None
+                return self._read(None, ticket, read)
+            return None, (ticket, None, error)
+        return tx, (ticket, result, None)

@@ -128,7 +128,8 @@ class OsmosisSQLSession:
         self._touch(wrapper)
         last = resolve_session_limit(limit, self.session_settings)
         with self._failing():
-            return cast("list[TResponseInputItem]", await self._conversation.read(last))
+            found = await self._conversation.read(last)
+        return cast("list[TResponseInputItem]", found.items)
 
     async def add_items(
         self,
@@ -187,10 +188,10 @@ class OsmosisSQLSession:
         if _CompactionSnapshot is None or type(self) is not OsmosisSQLSession:
             return None  # a subclass may transform items, which this would bypass
         self._touch(None)
-        rows = await self._conversation.read_tail(limit + 1)
-        complete = len(rows) <= limit
-        shown = rows[-limit:] if limit else []
-        positions = [seq for seq, _ in shown]
+        found = await self._conversation.read(limit + 1)
+        complete = len(found.items) <= limit
+        first = max(0, len(found.items) - limit)
+        positions = found.positions[first:]
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
             is_expired = cast("Callable[[Item], bool] | None", prune_prefix)
@@ -199,7 +200,7 @@ class OsmosisSQLSession:
                 new = encode_items(output)
                 return bool(seen) and await self._conversation.replace(seen, new, is_expired)
 
-        items = cast("list[TResponseInputItem]", [item for _, item in shown])
+        items = cast("list[TResponseInputItem]", found.items[first:])
         return _CompactionSnapshot(items, complete, replace_suffix)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:

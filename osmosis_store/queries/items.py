@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import sqlite3
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,13 +13,13 @@ from osmosis_store.codec import Item, decode_body
 from osmosis_store.errors import CorruptItem, SampleNotFound
 from osmosis_store.records import ItemRecord, SampleKey, SampleRecord
 from osmosis_store.schema import items, rollouts, samples
-from osmosis_store.statements import bind_rows, run_compiled, run_rows
+from osmosis_store.statements import run_compiled
 
 __all__ = [
+    "LiveItems",
     "fetch_item_records",
     "fetch_items",
-    "fetch_items_of_many",
-    "fetch_live_tail",
+    "fetch_live_items",
     "fetch_sample",
     "fetch_samples",
     "fetch_samples_by_rollout",
@@ -41,7 +39,7 @@ _LIVE_BY_SEQ = {
 }
 
 
-def _joined(rows: sa.Select[Any]) -> sa.ScalarSelect[Any]:
+def _joined(rows: sa.Select[Any]) -> sa.Select[Any]:
     """Return one value with all rows in it: `seq,seq… [body,body…]`.
 
     For SQLite: each of its rows is a step that gives up and retakes Python's lock, which with
@@ -51,31 +49,14 @@ def _joined(rows: sa.Select[Any]) -> sa.ScalarSelect[Any]:
     comma, opening, closing = (sa.literal_column(text, sa.Text) for text in ("','", "' ['", "']'"))
     positions = sa.func.group_concat(part.c.seq, comma, type_=sa.Text)
     bodies = sa.func.group_concat(part.c.body, comma, type_=sa.Text)
-    return sa.select(positions + opening + bodies + closing).scalar_subquery()
-
-
-@functools.cache
-def _select_joined(size: int) -> sa.Executable:
-    """Ask for all items of so many samples as one row, a column for each."""
-    keys = bind_rows(size, items.c.rollout_id, items.c.sample_id)
-    return sa.select(
-        *(
-            _joined(
-                sa.select(items.c.seq, items.c.body)
-                .where(
-                    items.c.rollout_id == key["rollout_id"],
-                    items.c.sample_id == key["sample_id"],
-                    _is_live,
-                )
-                .order_by(items.c.seq)
-            )
-            for key in keys
-        )
-    )
+    return sa.select(positions + opening + bodies + closing)
 
 
 _newest = _LIVE_BY_SEQ["last"].subquery()
-_SELECT_LAST_JOINED = sa.select(_joined(sa.select(_newest).order_by(_newest.c.seq)))
+_JOINED = {
+    "all": _joined(_LIVE_BY_SEQ["all"]),
+    "last": _joined(sa.select(_newest).order_by(_newest.c.seq)),
+}
 _SELECT_RECORDS = (
     sa.select(
         *(
@@ -89,10 +70,21 @@ _SELECT_RECORDS = (
 )
 
 
-def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> list[Item]:
-    """Return a sample's live items, oldest first, as the Agents SDK's `Session.get_items` does.
+@dataclass(frozen=True, slots=True)
+class LiveItems:
+    """A sample's live items, oldest first, each with its position.
 
-    A sample that does not exist has none.
+    Attributes:
+        size: Characters of all bodies.
+    """
+
+    positions: list[int]
+    items: list[Item]
+    size: int
+
+
+def fetch_live_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> LiveItems:
+    """Return a sample's live items; a sample that does not exist has none.
 
     Args:
         last: Only this many of the newest items; None: all; 0: none.
@@ -101,76 +93,44 @@ def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -
         CorruptItem: A body does not decode; names its row.
         ValueError: `last` is negative.
     """
-    return _fetch(tx, sample, last)[1]
-
-
-def fetch_live_tail(
-    tx: Connection, sample: SampleKey, *, last: int | None = None
-) -> list[tuple[int, Item]]:
-    """Return the same items, each with its `seq`."""
-    return list(zip(*_fetch(tx, sample, last), strict=True))
-
-
-def fetch_items_of_many(
-    tx: Connection, wanted: Sequence[SampleKey]
-) -> list[list[Item] | CorruptItem]:
-    """Return the live items of many samples at a time, or the error that keeps one from it."""
-    if tx.dialect.name == "sqlite" and len(wanted) > 1:
-        with contextlib.suppress(sqlite3.DataError):
-            keys = [sample._asdict() for sample in wanted]
-            texts = [text for row in run_rows(tx, _select_joined, keys) for text in row]
-            return [
-                _fetch_or_error(tx, sample) if (found := _decode_joined(text)) is None else found[1]
-                for sample, text in zip(wanted, texts, strict=True)
-            ]
-    return [_fetch_or_error(tx, sample) for sample in wanted]
-
-
-def _fetch_or_error(tx: Connection, sample: SampleKey) -> list[Item] | CorruptItem:
-    try:
-        return fetch_items(tx, sample)
-    except CorruptItem as error:
-        return error
-
-
-def _fetch(tx: Connection, sample: SampleKey, last: int | None) -> tuple[list[int], list[Item]]:
-    """Return positions and items, in order."""
     if last is not None and last < 0:
         raise ValueError(f"limit must not be negative: {last}")
     if last == 0:
-        return [], []
+        return LiveItems([], [], 0)
+    values = {**sample._asdict(), "last": last}
+    which = "all" if last is None else "last"
     if tx.dialect.name == "sqlite":
-        found = _decode_joined(_fetch_joined(tx, sample, last))
+        found = _fetch_joined(tx, which, values)
         if found is not None:
             return found
-    statement = _LIVE_BY_SEQ["all" if last is None else "last"]
-    rows = sorted(run_compiled(tx, statement, {**sample._asdict(), "last": last}).fetchall())
-    return [seq for seq, _ in rows], [to_item(sample, seq, body) for seq, body in rows]
+    rows = sorted(run_compiled(tx, _LIVE_BY_SEQ[which], values).fetchall())
+    return LiveItems(
+        positions=[seq for seq, _ in rows],
+        items=[to_item(sample, seq, body) for seq, body in rows],
+        size=sum(len(body) for _, body in rows),
+    )
 
 
-def _fetch_joined(tx: Connection, sample: SampleKey, last: int | None) -> Any:
+def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -> list[Item]:
+    """Return what `fetch_live_items` does, as the Agents SDK's `Session.get_items` wants it."""
+    return fetch_live_items(tx, sample, last=last).items
+
+
+def _fetch_joined(tx: Connection, which: str, values: dict[str, Any]) -> LiveItems | None:
+    """Fetch and decode all rows at once; None where row by row has to tell what is wrong."""
     try:
-        if last is None:
-            return run_rows(tx, _select_joined, [sample._asdict()])[0][0]
-        values = {**sample._asdict(), "last": last}
-        return run_compiled(tx, _SELECT_LAST_JOINED, values).fetchone()[0]
-    except sqlite3.DataError:  # SQLite joins no more than a gigabyte
-        return ""
-
-
-def _decode_joined(joined: str | None) -> tuple[list[int], list[Item]] | None:
-    """Take joined rows apart; None where row by row has to tell what is wrong."""
-    if joined is None:
-        return [], []
-    positions_text, _, bodies = joined.partition(" ")
-    try:
+        joined = run_compiled(tx, _JOINED[which], values).fetchone()[0]
+        if joined is None:
+            return LiveItems([], [], 0)
+        positions_text, _, bodies = joined.partition(" ")
         items = decode_body(bodies)
         positions = list(map(int, positions_text.split(",")))
-    except (ValueError, RecursionError):
+    except (sqlite3.DataError, ValueError, RecursionError):  # DataError: over a gigabyte
         return None
     whole = len(items) == len(positions) and set(map(type, items)) == {dict}
     # the order of a joined subquery is SQLite's habit, not its promise
-    return (positions, items) if whole and positions == sorted(positions) else None
+    in_order = positions == sorted(positions)
+    return LiveItems(positions, items, len(bodies)) if whole and in_order else None
 
 
 def to_item(sample: SampleKey, seq: int, body: object) -> Item:

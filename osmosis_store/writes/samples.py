@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from osmosis_store.codec import EncodedItem, Item, first_chain_digest
 from osmosis_store.errors import RolloutFinished, RolloutNotFound
-from osmosis_store.queries.items import fetch_live_tail
+from osmosis_store.queries.items import fetch_live_items
 from osmosis_store.records import SampleKey
 from osmosis_store.schema import items, rollouts, samples
 from osmosis_store.statements import insert_if_absent, run_compiled, to_driver_time
@@ -95,12 +95,11 @@ def pop_item(tx: Connection, sample: SampleKey, *, now: dt.datetime) -> Item | N
         CorruptItem: It does not decode; it stays.
     """
     lock_heads(tx, {sample})
-    newest = fetch_live_tail(tx, sample, last=1)
-    if not newest:
+    newest = fetch_live_items(tx, sample, last=1)
+    if not newest.items:
         return None
-    seq, item = newest[0]
-    tombstone_items(tx, sample, from_seq=seq, reason="popped", now=now)
-    return item
+    tombstone_items(tx, sample, from_seq=newest.positions[0], reason="popped", now=now)
+    return newest.items[0]
 
 
 def tombstone_items(
@@ -161,13 +160,13 @@ def replace_tail(
         False, with nothing changed, when the sample has changed since.
     """
     lock_heads(tx, {sample})
-    live = fetch_live_tail(tx, sample, last=len(seen))
-    if [seq for seq, _ in live] != list(seen):
+    if fetch_live_items(tx, sample, last=len(seen)).positions != list(seen):
         return False
     tombstone_items(tx, sample, from_seq=seen[0], reason="compacted", now=now)
     if is_expired is not None:
-        kept = fetch_live_tail(tx, sample)
-        end_seq = next((seq for seq, item in kept if not is_expired(item)), seen[0])
+        kept = fetch_live_items(tx, sample)
+        pairs = zip(kept.positions, kept.items, strict=True)
+        end_seq = next((seq for seq, item in pairs if not is_expired(item)), seen[0])
         tombstone_items(tx, sample, end_seq=end_seq, reason="expired", now=now)
     append_items(tx, [Append(sample, new)], now=now)
     return True
