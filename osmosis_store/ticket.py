@@ -12,6 +12,9 @@ __all__ = ["Outcome", "Ticket", "deliver"]
 
 T = TypeVar("T")
 
+# So many callers go on before the event loop looks after its timers and sockets again.
+_AT_ONCE = 16
+
 
 class Ticket(Generic[T]):
     """One waiting caller: `await ticket` in an event loop, `ticket.wait()` elsewhere.
@@ -80,8 +83,11 @@ def deliver(outcomes: Iterable[Outcome]) -> None:
 
 
 def _settle(outcomes: list[Outcome]) -> None:
-    for ticket, result, error in outcomes:
+    for ticket, result, error in outcomes[:_AT_ONCE]:
         if error is None:
             ticket.future.set_result(result)
         else:
             ticket.future.set_exception(error)
+    rest = outcomes[_AT_ONCE:]
+    if rest and (loop := rest[0][0].loop) is not None:
+        loop.call_soon(_settle, rest)
