@@ -8,10 +8,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from osmosis_store.errors import StoreClosed, StoreForked
-from osmosis_store.ticket import Ticket
+from osmosis_store.ticket import LoopTicket, ThreadTicket, Ticket
 
 __all__ = ["Job", "Lane"]
 
@@ -21,7 +21,7 @@ W = TypeVar("W")
 class Job(NamedTuple, Generic[W]):
     """One piece of work, and who waits for it."""
 
-    ticket: Ticket[Any]
+    ticket: Ticket
     work: W
 
 
@@ -59,7 +59,11 @@ class Lane(Generic[W]):
         if self._closed:
             raise StoreClosed(self._place)
 
-    def submit(self, work: W, *, loop: asyncio.AbstractEventLoop | None) -> Ticket[Any]:
+    @overload
+    def submit(self, work: W, *, loop: asyncio.AbstractEventLoop) -> LoopTicket[Any]: ...
+    @overload
+    def submit(self, work: W, *, loop: None) -> ThreadTicket[Any]: ...
+    def submit(self, work: W, *, loop: asyncio.AbstractEventLoop | None) -> Ticket:
         """Queue work and return what to wait with.
 
         Args:
@@ -69,7 +73,7 @@ class Lane(Generic[W]):
             StoreClosed, StoreForked
         """
         self.require_open()
-        job = Job(Ticket(loop), work)
+        job = Job(ThreadTicket() if loop is None else LoopTicket(loop), work)
         if loop is None:
             self._hand_over([job])
         elif (waiting := self._pending.get(loop)) is not None:
@@ -87,8 +91,8 @@ class Lane(Generic[W]):
             self._hand_over(jobs)
         except StoreClosed as error:
             for job in jobs:
-                if not job.ticket.future.done():
-                    job.ticket.future.set_exception(error)
+                if not job.ticket.done():
+                    job.ticket.set_exception(error)
 
     def _hand_over(self, jobs: list[Job[W]]) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ from osmosis_store.engine import Options, Place
 from osmosis_store.errors import StoreUnreachable
 from osmosis_store.lane import Lane
 from osmosis_store.statements import end_transaction
-from osmosis_store.ticket import Outcome, Ticket, deliver
+from osmosis_store.ticket import LoopTicket, Outcome, Ticket, deliver
 
 __all__ = ["Read", "Reader"]
 
@@ -43,7 +43,7 @@ class Reader:
         with translate_errors(self._place, self._options), self._engine.begin() as tx:
             yield tx
 
-    def submit(self, read: Read, *, loop: asyncio.AbstractEventLoop) -> Ticket[Any]:
+    def submit(self, read: Read, *, loop: asyncio.AbstractEventLoop) -> LoopTicket[Any]:
         """Queue a read whose ticket is awaited in `loop`, the running one.
 
         Raises:
@@ -87,7 +87,7 @@ class Reader:
             tx.close()
 
     def _read(
-        self, tx: Connection | None, ticket: Ticket[Any], read: Read
+        self, tx: Connection | None, ticket: Ticket, read: Read
     ) -> tuple[Connection | None, Outcome]:
         """Run one read on this thread's connection, which an error makes it give up."""
         waited = tx is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import sqlite3
 import time
@@ -29,7 +28,7 @@ from osmosis_store.errors import (
 from osmosis_store.lane import Job, Lane
 from osmosis_store.schema import writer_batches
 from osmosis_store.statements import insert_if_absent, run_compiled
-from osmosis_store.ticket import Outcome, Ticket, deliver
+from osmosis_store.ticket import Outcome, deliver
 from osmosis_store.writes.items import Append, SeqRange, append_items
 
 __all__ = ["Clock", "Write", "Writer"]
@@ -73,18 +72,8 @@ class Writer:
         self._writer_id = uuid.uuid4().hex
         self._batch_no = 0
         self._lane: Lane[Work] = Lane(place.name, "writer", self._run, threads=1)
-
-    def submit(self, work: Work, *, loop: asyncio.AbstractEventLoop | None) -> Ticket[Any]:
-        """Queue a write; the ticket tells when it is on disk.
-
-        Args:
-            work: An append, or a function of the connection that may be run more than once.
-            loop: The running event loop in which the ticket is awaited; None: `Ticket.wait`.
-
-        Raises:
-            StoreClosed, StoreForked
-        """
-        return self._lane.submit(work, loop=loop)
+        self.submit = self._lane.submit
+        """Queue an append, or a function of the connection that may be run more than once."""
 
     def close(self) -> None:
         """Write what is queued, then stop; safe to call twice and in a forked child."""

@@ -77,7 +77,7 @@ def load_entrypoint(path: Path, *, rollout_dir: Path, name: str) -> Entrypoint:
 
 def _make_importable(rollout_dir: Path, entrypoint: Path, name: str) -> None:
     for folder in [*_importable_dirs, rollout_dir]:
-        for key, module in list(sys.modules.items()):
+        for key, module in sys.modules.copy().items():
             if (file := getattr(module, "__file__", None)) and Path(file).is_relative_to(folder):
                 del sys.modules[key]
         while str(folder) in sys.path:
