@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-Items = list[dict[str, Any]]
+Items = list[Any]  # the SDK's item is one of thirty TypedDicts
 PER_ADD = 2
 
 

@@ -137,7 +137,7 @@ def digest(workspace: Path) -> Digest:
     main = importlib.import_module("main")
 
     def compute(name: str = "Workflow", **options: object) -> CodeDigest:
-        return code_digest(getattr(main, name), **options)  # type: ignore[arg-type] # as given
+        return code_digest(getattr(main, name), **options)
 
     return compute
 

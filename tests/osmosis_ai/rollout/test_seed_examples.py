@@ -64,7 +64,7 @@ class MultiplyWorkflow(AgentWorkflow):
         )
 
 
-def _last_text(sample) -> str:
+def _last_text(sample) -> str:  # type: ignore[no-untyped-def] # as the page has it
     for item in reversed(sample.messages):
         if item.get("role") != "assistant":
             continue
