@@ -17,6 +17,7 @@ from osmosis_ai.eval.plan import Plan, make_plan, pick_newest
 from osmosis_ai.eval.policy import describe_policy, identify_policy
 from osmosis_ai.eval.report import EvalReport, Verdict, judge_missing, judge_rollout, summarise
 from osmosis_ai.eval.result_files import RESULTS_NAME, SAMPLES_NAME, SamplesFile, write_results
+from osmosis_ai.eval.upstream import close_clients
 from osmosis_ai.eval.work import EvalWork
 from osmosis_ai.rollout.recording import EvalRun, EvalRunSpec, RolloutArchive, StoredRollout
 from osmosis_ai.rollout.utils.digest import code_digest
@@ -71,6 +72,7 @@ async def run_eval(
         results = _Results(config, entrypoint, dataset, run)
         return await results.report(plan, work, started)
     finally:
+        await close_clients()  # the rollout model's
         await run.close()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +13,7 @@ from osmosis_ai.eval.chat import ChatRequest, RequestRefused, UpstreamError
 from osmosis_ai.eval.errors import EvalError
 from osmosis_ai.rollout.utils.redaction import redact
 
-__all__ = ["LiteLLMPolicy"]
+__all__ = ["LiteLLMPolicy", "close_clients"]
 
 PREFLIGHT_TIMEOUT_S = 60.0
 # Clients refuse an empty key; LiteLLM, given none, would take one from the environment.
@@ -109,8 +110,8 @@ class LiteLLMPolicy:
                 raise
 
     async def close(self) -> None:
-        """Close the connections that LiteLLM keeps open."""
-        await self._litellm.close_litellm_async_clients()
+        """Close the connections that LiteLLM keeps open in this event loop."""
+        await close_clients()
 
     def _to_upstream_error(self, error: Exception) -> UpstreamError:
         # An answer that broke off comes wrapped; what broke it has the honest status.
@@ -123,6 +124,14 @@ class LiteLLMPolicy:
             status=status if isinstance(status, int) and 400 <= status < 600 else 502,
             retry_after=headers.get("retry-after"),
         )
+
+
+async def close_clients() -> None:
+    """Close the connections that LiteLLM, if it is in use, keeps open in this event loop."""
+    litellm = sys.modules.get("litellm")
+    if litellm is not None:
+        await litellm.close_litellm_async_clients()
+        litellm.in_memory_llm_clients_cache.flush_cache()  # else it hands closed ones out again
 
 
 def _import_litellm() -> Any:

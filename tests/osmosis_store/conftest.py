@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
+from osmosis_ai.eval.upstream import close_clients
 from osmosis_store.database import Database
 from osmosis_store.engine import Options, parse_url
 from osmosis_store.migrate import create_if_new
@@ -104,12 +105,15 @@ def running_endpoint() -> Iterator[PolicyEndpoint]:
 
 
 @pytest.fixture
-def endpoint(running_endpoint: PolicyEndpoint, monkeypatch: pytest.MonkeyPatch) -> PolicyEndpoint:
+async def endpoint(
+    running_endpoint: PolicyEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[PolicyEndpoint]:
     """Return the scripted policy, which answers "ok"; the environment says where it is."""
     running_endpoint.answer_with(lambda call: text("ok"))
     monkeypatch.setenv("OSMOSIS_CHAT_COMPLETIONS_URL", running_endpoint.url)
     monkeypatch.setenv("OSMOSIS_API_KEY", "key-of-the-environment")
-    return running_endpoint
+    yield running_endpoint
+    await close_clients()
 
 
 def beside(url: str, name: str) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
+from osmosis_ai.eval.upstream import close_clients
 from osmosis_ai.rollout import RolloutContext, RolloutSample
 from osmosis_ai.rollout.recording import (
     GradeReport,
@@ -27,9 +28,10 @@ def running_endpoint() -> Iterator[PolicyEndpoint]:
 
 
 @pytest.fixture
-def endpoint(running_endpoint: PolicyEndpoint) -> PolicyEndpoint:
+async def endpoint(running_endpoint: PolicyEndpoint) -> AsyncIterator[PolicyEndpoint]:
     running_endpoint.answer_with(lambda call: text("ok"))
-    return running_endpoint
+    yield running_endpoint
+    await close_clients()
 
 
 @pytest.fixture
