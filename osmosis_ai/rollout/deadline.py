@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
-__all__ = ["DeadlineExceeded", "run_until"]
+__all__ = ["DeadlineExceeded", "run_to_end", "run_until"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,3 +93,12 @@ async def _stop(task: asyncio.Task[T]) -> None:
 def _consume(task: asyncio.Task[T]) -> None:
     if not task.cancelled():
         task.exception()
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run what has to be done however often the caller is cancelled meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task])
+    return task.result()

@@ -13,7 +13,7 @@ from osmosis_ai.rollout.context import (
     RolloutContext,
     get_rollout_context,
 )
-from osmosis_ai.rollout.deadline import run_until
+from osmosis_ai.rollout.deadline import run_to_end, run_until
 from osmosis_ai.rollout.recording import RolloutRecorder, RolloutStart
 from osmosis_ai.rollout.types import (
     DEFAULT_SAMPLE_ID,
@@ -59,15 +59,17 @@ class WorkflowExecution:
         Args:
             deadline: On the clock of `time.monotonic`; None: no deadline.
         """
-        try:
-            await self._report_start()
-        except Exception as error:
-            return Failure.of_recorder(error).to_result({})
         output, failure = None, None
         try:
+            try:
+                await self._report_start()
+            except Exception as error:
+                return Failure.of_recorder(error).to_result({})
             output = await run_until(self._program, deadline=deadline, message=self._late())
         except asyncio.CancelledError as error:
-            await self._end(None, Failure(error, _AGENT_ERROR, RolloutStatus.CANCELLED))
+            # a second cancellation must not keep the recorder from hearing of the first
+            end = self._end(None, Failure(error, _AGENT_ERROR, RolloutStatus.CANCELLED))
+            await run_to_end(end)
             raise
         except Exception as error:
             failure = Failure.of_program(error)
