@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import msgspec
 from pydantic import BaseModel
@@ -36,8 +35,7 @@ _decode_fast = msgspec.json.Decoder().decode
 _MAX_FACT_LENGTH = 200
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedItem:
+class EncodedItem(NamedTuple):
     """An item as it goes to the database: the body, and copies of what people ask by."""
 
     body: str

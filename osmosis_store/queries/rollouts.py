@@ -23,6 +23,7 @@ from osmosis_store.records import (
     Usage,
 )
 from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples
+from osmosis_store.statements import run_compiled
 
 __all__ = [
     "fetch_eval_run",
@@ -37,6 +38,10 @@ __all__ = [
     "fetch_usage",
     "require_open_conversation",
 ]
+
+_SELECT_STATUS = sa.select(rollouts.c.status).where(
+    rollouts.c.rollout_id == sa.bindparam("rollout_id")
+)
 
 
 def seen_status(tx: Connection) -> sa.ColumnElement[str]:
@@ -153,11 +158,9 @@ def require_open_conversation(tx: Connection, rollout_id: str) -> None:
     Raises:
         RolloutFinished: It belongs to a rollout that was run.
     """
-    status = tx.execute(
-        sa.select(rollouts.c.status).where(rollouts.c.rollout_id == rollout_id)
-    ).scalar()
-    if status not in (None, "open"):
-        raise RolloutFinished(rollout_id, status)
+    row = run_compiled(tx, _SELECT_STATUS, {"rollout_id": rollout_id}).fetchone()
+    if row is not None and row[0] != "open":
+        raise RolloutFinished(rollout_id, row[0])
 
 
 def fetch_model_calls(tx: Connection, rollout_id: str) -> list[ModelCallRecord]:
