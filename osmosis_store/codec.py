@@ -182,7 +182,7 @@ def _tool_name(kind: object, item: Mapping[str, Any]) -> object:
 
 def _fact(value: object) -> str | None:
     """Return a copy that every database can hold and index; the body keeps the original."""
-    if value is None or not isinstance(value, str):
+    if not isinstance(value, str):
         return None
     if value.isascii() and len(value) <= _MAX_FACT_LENGTH and "\x00" not in value:
         return value

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
 
@@ -21,7 +21,7 @@ from osmosis_store.reader import Reader
 from osmosis_store.writer import Clock, Writer
 from osmosis_store.writes.items import Append, SeqRange
 
-__all__ = ["Database"]
+__all__ = ["Database", "HasDatabase", "to_database"]
 
 T = TypeVar("T")
 
@@ -179,6 +179,20 @@ class Database:
         if self._writer is None:
             raise StoreReadOnly(self.place.name)
         return self._writer
+
+
+class HasDatabase(Protocol):
+    """What stands for its database: a `Store`, or anything else that holds one."""
+
+    @property
+    def database(self) -> Database:
+        """The open database."""
+        ...
+
+
+def to_database(store: Database | HasDatabase) -> Database:
+    """Return a store's database, or the database itself."""
+    return store if isinstance(store, Database) else store.database
 
 
 def _close(

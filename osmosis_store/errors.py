@@ -11,7 +11,6 @@ __all__ = [
     "EvalRunNotFound",
     "GraderNotLoadable",
     "GradingRunNotFound",
-    "ImportRefused",
     "InvalidId",
     "InvalidSelection",
     "InvalidStoreUrl",
@@ -338,11 +337,3 @@ class CorruptItem(StoreError, ValueError):
 
 class GraderNotLoadable(StoreError):
     """A grader reference does not lead to a Grader class."""
-
-
-class ImportRefused(StoreError):
-    """A file to import is not of the named format; names file and line."""
-
-    def __init__(self, path: str, line: int, reason: str) -> None:
-        super().__init__(f"{path}, line {line}: {reason}")
-        self.path, self.line, self.reason = path, line, reason

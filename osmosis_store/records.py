@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 from osmosis_store.errors import InvalidSelection
 
 __all__ = [
-    "AuditRecord",
     "EvalRunRecord",
     "GradeRecord",
     "GradingRunRecord",
@@ -252,20 +251,6 @@ class GradeRecord:
     explanation: str | None
     label: str | None
     chain_head: bytes
-    created_at: dt.datetime
-
-
-@dataclass(frozen=True, kw_only=True)
-class AuditRecord:
-    """One entry of the record of what was done to the store."""
-
-    entry_no: int
-    action: str
-    rollout_id: str | None
-    sample_id: str | None
-    author: str | None
-    reason: str | None
-    detail: dict[str, Any] | None
     created_at: dt.datetime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from agents.memory import SessionSettings
 from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
@@ -22,7 +22,7 @@ from osmosis_store.adapters.conversation import (
 from osmosis_store.adapters.recording import StoreRecorder
 from osmosis_store.adapters.run_usage import RunUsage
 from osmosis_store.codec import EncodedItem, Item, encode_items, to_json_text
-from osmosis_store.database import Database
+from osmosis_store.database import Database, HasDatabase, to_database
 from osmosis_store.engine import parse_url
 from osmosis_store.errors import NoStoreGiven, StoreError
 from osmosis_store.ids import new_id, require_id, to_key
@@ -37,11 +37,6 @@ except ImportError:  # before openai-agents 0.23
     _CompactionSnapshot = None  # type: ignore[assignment,misc]
 
 __all__ = ["OsmosisSQLSession"]
-
-
-class _HasDatabase(Protocol):
-    @property
-    def database(self) -> Database: ...
 
 
 class OsmosisSQLSession:
@@ -73,7 +68,7 @@ class OsmosisSQLSession:
         self,
         name: str | None = None,
         *,
-        store: _HasDatabase | Database | str | None = None,
+        store: HasDatabase | Database | str | None = None,
         rollout_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         session_settings: SessionSettings | dict[str, Any] | None = None,
@@ -230,7 +225,7 @@ class OsmosisSQLSession:
 def _join(
     ctx: RolloutContext,
     name: str,
-    store: _HasDatabase | Database | str | None,
+    store: HasDatabase | Database | str | None,
     metadata: Mapping[str, Any] | None,
 ) -> tuple[Conversation, StoreRecorder | None]:
     """Return the conversation of a session that is a sample of the active rollout."""
@@ -248,7 +243,7 @@ def _join(
     return OpenConversation(_to_source(store), sample, _to_text(metadata)), None
 
 
-def _to_source(store: _HasDatabase | Database | str | None) -> Database | str:
+def _to_source(store: HasDatabase | Database | str | None) -> Database | str:
     if store is None:
         raise NoStoreGiven(
             "a session outside a rollout needs a store",
@@ -257,7 +252,7 @@ def _to_source(store: _HasDatabase | Database | str | None) -> Database | str:
     if isinstance(store, str):
         parse_url(store)
         return store
-    return store if isinstance(store, Database) else store.database
+    return to_database(store)
 
 
 def _to_text(metadata: Mapping[str, Any] | None) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -17,7 +17,7 @@ from osmosis_store.adapters.osmosis_grader import identify_grader
 from osmosis_store.adapters.recording import StoreRecorder
 from osmosis_store.adapters.samples import fetch_rollout_samples
 from osmosis_store.codec import to_json_text
-from osmosis_store.database import Database
+from osmosis_store.database import Database, HasDatabase, to_database
 from osmosis_store.ids import new_id
 from osmosis_store.leases import hold_lease
 from osmosis_store.queries.grades import fetch_grades
@@ -41,11 +41,6 @@ from osmosis_store.writes.rollouts import hold_eval_run, insert_eval_run
 __all__ = ["StoreArchive", "StoredEvalRun"]
 
 
-class _HasDatabase(Protocol):
-    @property
-    def database(self) -> Database: ...
-
-
 class StoreArchive:
     """Eval runs in a store; implements `osmosis_ai.rollout.recording.RolloutArchive`.
 
@@ -53,8 +48,8 @@ class StoreArchive:
         store: An open `Store`, or the `Database` beneath one.
     """
 
-    def __init__(self, store: Database | _HasDatabase) -> None:
-        self._database = store if isinstance(store, Database) else store.database
+    def __init__(self, store: Database | HasDatabase) -> None:
+        self._database = to_database(store)
 
     async def open_eval_run(self, spec: EvalRunSpec, *, fresh: bool = False) -> StoredEvalRun:
         """Take up the newest eval run of `spec.config_path`, or start one.

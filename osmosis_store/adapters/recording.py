@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy.engine import Connection
 
@@ -21,7 +21,7 @@ from osmosis_store.adapters.error_text import to_error_text
 from osmosis_store.adapters.osmosis_grader import identify_grader, to_new_grades
 from osmosis_store.adapters.samples import STORE_FIELD
 from osmosis_store.codec import EncodedItem, encode_items, to_clean_text, to_json_text
-from osmosis_store.database import Database
+from osmosis_store.database import Database, HasDatabase, to_database
 from osmosis_store.errors import LabelNotStorable, RolloutExists
 from osmosis_store.ids import new_id, require_id
 from osmosis_store.leases import hold_lease
@@ -42,11 +42,6 @@ from osmosis_store.writes.samples import ensure_sample
 __all__ = ["StoreRecorder"]
 
 _UNSUCCESSFUL = ("failure", "cancelled", "crashed")
-
-
-class _HasDatabase(Protocol):
-    @property
-    def database(self) -> Database: ...
 
 
 @dataclass
@@ -73,8 +68,8 @@ class StoreRecorder:
         eval_run_id: The eval run that the rollouts belong to; None: none, as in training.
     """
 
-    def __init__(self, store: Database | _HasDatabase, *, eval_run_id: str | None = None) -> None:
-        self.database = store if isinstance(store, Database) else store.database
+    def __init__(self, store: Database | HasDatabase, *, eval_run_id: str | None = None) -> None:
+        self.database = to_database(store)
         self.eval_run_id = eval_run_id
         self._running: dict[str, _Running] = {}
         self._renamed: dict[str, str] = {}

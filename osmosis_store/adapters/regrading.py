@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.grading import POLICY_CALLS_REFUSED, grade_samples
@@ -12,20 +11,15 @@ from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutStatus
 from osmosis_store.adapters.osmosis_grader import identify_grader, to_new_grades
 from osmosis_store.adapters.samples import fetch_rollout_samples
-from osmosis_store.database import Database
+from osmosis_store.database import Database, HasDatabase, to_database
 from osmosis_store.records import NewGradingRun, RolloutRecord, Selection
 from osmosis_store.regrade import GradedRollout, RegradeReport, regrade_rollouts
 
 __all__ = ["regrade"]
 
 
-class _HasDatabase(Protocol):
-    @property
-    def database(self) -> Database: ...
-
-
 async def regrade(
-    store: Database | _HasDatabase,
+    store: Database | HasDatabase,
     grader: type[Grader],
     *,
     selection: Selection | None = None,
@@ -58,7 +52,7 @@ async def regrade(
     Returns:
         The counts and the failures; a sample that fails ends nothing.
     """
-    database = store if isinstance(store, Database) else store.database
+    database = to_database(store)
     identity, chosen = identify_grader(grader, config), selection or Selection()
 
     async def grade(rollout: RolloutRecord) -> GradedRollout:

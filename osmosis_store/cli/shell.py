@@ -15,7 +15,7 @@ import typer
 from osmosis_store.cli.flags import DEBUG_FLAG, JSON_FLAG
 from osmosis_store.cli.output import print_json
 
-__all__ = ["new_group", "run"]
+__all__ = ["new_group", "new_script", "run"]
 
 # Typer ships its own Click from 0.26 on, and uses the installed one before that.
 USAGE_ERROR: Any = typer.BadParameter.__base__
@@ -31,6 +31,26 @@ def new_group(help_text: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+
+
+def new_script(help_text: str, version: str) -> typer.Typer:
+    """Return a script's commands, with a `--version` that prints the given line."""
+    app = new_group(help_text)
+
+    def print_version(wanted: bool) -> None:
+        if wanted:
+            print(version)
+            raise typer.Exit
+
+    @app.callback()
+    def take_global_flags(
+        _version: bool = typer.Option(
+            False, "--version", callback=print_version, is_eager=True, help="Print the version."
+        ),
+    ) -> None:
+        pass
+
+    return app
 
 
 def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> int:
