@@ -230,7 +230,7 @@ def _join(
 ) -> tuple[Conversation, StoreRecorder | None]:
     """Return the conversation of a session that is a sample of the active rollout."""
     recorder = ctx.recorder
-    if isinstance(recorder, StoreRecorder) and store in (None, recorder.database):
+    if isinstance(recorder, StoreRecorder) and _is_recorded_in(store, recorder.database):
         recorder.expect_session(ctx.rollout_id, name)
         sample = SampleKey(recorder.stored_id(ctx.rollout_id), name)
         return RolloutSampleConversation(recorder.database, sample), recorder
@@ -241,6 +241,13 @@ def _join(
         )
     sample = SampleKey(to_key(ctx.rollout_id), name)
     return OpenConversation(_to_source(store), sample, _to_text(metadata)), None
+
+
+def _is_recorded_in(store: HasDatabase | Database | str | None, database: Database) -> bool:
+    """Whether the store that a session was given, if any, is the one that records its rollout."""
+    if isinstance(store, str):
+        return parse_url(store).url == database.place.url
+    return store is None or to_database(store) is database
 
 
 def _to_source(store: HasDatabase | Database | str | None) -> Database | str:

@@ -99,3 +99,21 @@ async def test_a_conversation_beside_a_rollout_is_no_sample_of_it(
 
     stored = Store(sqlite_database).session("user-7", "memory")
     assert await stored.get_items() == [HELLO]
+
+
+@pytest.mark.parametrize("given", ["nothing", "database", "store", "url"])
+async def test_the_store_that_records_the_rollout_may_be_named_in_any_form(
+    rollout: RolloutContext, sqlite_database: Database, given: str
+) -> None:
+    forms = {
+        "nothing": None,
+        "database": sqlite_database,
+        "store": Store(sqlite_database),
+        "url": f"sqlite:///{sqlite_database.place.path}",
+    }
+    with rollout:
+        session = OsmosisSQLSession("main", store=forms[given])
+        await session.add_items([HELLO])
+        assert await session.get_items() == [HELLO]
+
+    assert await Store(sqlite_database).session("r1", "main").get_items() == [HELLO]
