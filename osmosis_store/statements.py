@@ -15,6 +15,7 @@ __all__ = [
     "bind_rows",
     "end_transaction",
     "insert_if_absent",
+    "read_pragma",
     "run_compiled",
     "run_rows",
     "to_driver_time",
@@ -52,6 +53,11 @@ def run_compiled(
     return cursor
 
 
+def read_pragma(tx: Connection, name: str) -> int:
+    """Return one of SQLite's settings or counters."""
+    return int(_open_cursor(tx).execute(f"PRAGMA {name}").fetchone()[0])
+
+
 def _to_driver(
     row: dict[str, Any], order: tuple[str, ...] | None, constants: dict[str, Any]
 ) -> Any:
@@ -72,7 +78,7 @@ def end_transaction(tx: Connection) -> None:
 def run_rows(
     tx: Connection,
     build: Callable[[int], sa.Executable],
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[tuple[Any, ...]],
 ) -> list[Any]:
     """Run a statement that takes many rows at once over all of them, in a few sizes.
 
@@ -80,35 +86,35 @@ def run_rows(
     64 rows costs little more than one for a single row.
 
     Args:
-        build: Makes the statement for a number of rows; its parameters are named `column_0`,
-            `column_1` … by row. Cached by its caller.
-        rows: Driver values by column name.
+        build: Makes the statement for a number of rows, whose parameters stand in its text row by
+            row. Cached by its caller.
+        rows: Driver values, each row's in the order of the parameters.
 
     Returns:
         The rows that the statements gave.
     """
     found: list[Any] = []
+    cursor = _open_cursor(tx)
     at = 0
     while at < len(rows):
         size = next(size for size in _SIZES if size <= len(rows) - at)
         part = rows[at : at + size]
-        text, order, constants = _compile(build(size), tx.dialect)
-        assert not constants
-        cursor = _open_cursor(tx)
-        if order is None:
-            cursor.execute(text, _by_number(part))
-        else:  # the parameters stand in the text as in the rows
-            cursor.execute(text, [value for row in part for value in row.values()])
+        values = [value for row in part for value in row]
+        text, names = _compile_rows(build, size, tx.dialect)
+        cursor.execute(text, values if names is None else dict(zip(names, values, strict=True)))
         if cursor.description is not None:
             found += cursor.fetchall()
         at += size
     return found
 
 
-def _by_number(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        f"{name}_{number}": value for number, row in enumerate(rows) for name, value in row.items()
-    }
+@functools.cache
+def _compile_rows(
+    build: Callable[[int], sa.Executable], size: int, dialect: sa.Dialect
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return a statement's text and its parameters' names in order; None: they have no names."""
+    compiled = build(size).compile(dialect=dialect)  # type: ignore[attr-defined]
+    return str(compiled), None if compiled.positional else tuple(compiled.binds)
 
 
 def bind_rows(size: int, *columns: sa.Column[Any]) -> list[dict[str, sa.BindParameter[Any]]]:

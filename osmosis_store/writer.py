@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import sqlite3
 import time
-import uuid
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,6 +16,7 @@ from osmosis_store.engine import Options, Place, file_id
 from osmosis_store.errors import (
     NotAStore,
     OutcomeUnknown,
+    SampleNotFound,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -26,10 +26,11 @@ from osmosis_store.errors import (
     StoreUnreachable,
 )
 from osmosis_store.lane import Job, Lane
-from osmosis_store.schema import writer_batches
-from osmosis_store.statements import insert_if_absent, run_compiled
-from osmosis_store.ticket import Outcome, deliver
-from osmosis_store.writes.items import Append, SeqRange, append_items
+from osmosis_store.marks import Marks, Question
+from osmosis_store.records import SampleKey
+from osmosis_store.ticket import Outcome, Ticket, deliver
+from osmosis_store.writes.heads import KnownHeads
+from osmosis_store.writes.items import Append, append_items
 
 __all__ = ["Clock", "Write", "Writer"]
 
@@ -69,8 +70,8 @@ class Writer:
         self._engine, self._place, self._options, self._clock = engine, place, options, clock
         self._connection: Connection | None = None
         self._file_id = file_id(place)
-        self._writer_id = uuid.uuid4().hex
-        self._batch_no = 0
+        self._marks = Marks()
+        self._heads = KnownHeads()
         self._lane: Lane[Work] = Lane(place.name, "writer", self._run, threads=1)
         self.submit = self._lane.submit
         """Queue an append, or a function of the connection that may be run more than once."""
@@ -131,78 +132,69 @@ class Writer:
             self._drop_connection()
             raise StoreReplaced(self._place.name)
         tx = self._connect()
-        self._batch_no += 1
-        mark = None
+        is_committed = None
         try:
             with tx.begin():
-                outcomes = self._execute(tx, batch)
-                mark = self._mark(tx)
+                outcomes, is_committed = self._execute(tx, batch)
         except Exception as error:
+            self._heads.forget()
             self._require_idle(tx)
-            if mark is None or not self._may_try_again(error):
+            if is_committed is None or not self._may_try_again(error):
                 raise
             self._drop_connection()
-            committed = self._look(mark)
+            committed = self._look(is_committed)
             if committed is None:
                 raise self._unknown(batch) from error
             if not committed:
                 raise
         return outcomes
 
-    def _execute(self, tx: Connection, batch: list[_Job]) -> list[Outcome]:
+    def _execute(self, tx: Connection, batch: list[_Job]) -> tuple[list[Outcome], Question]:
+        """Run a batch's writes and leave a mark among them."""
         outcomes: list[Outcome] = []
-        appends: list[tuple[_Job, Append]] = []
-        for job in batch:
-            if isinstance(job.work, Append):
-                appends.append((job, job.work))
+        appends: list[tuple[Ticket, Append]] = []
+        for ticket, work in batch:
+            if isinstance(work, Append):
+                appends.append((ticket, work))
             else:
-                outcomes.append((job.ticket, job.work(tx), None))
+                self._heads.forget()  # whatever the function does to them
+                outcomes.append((ticket, work(tx), None))
+        appended: SampleKey | None = None
         if appends:
-            done = append_items(tx, [append for _, append in appends], now=self._clock())
-            for (job, _), result in zip(appends, done, strict=True):
-                if isinstance(result, SeqRange):
-                    outcomes.append((job.ticket, result, None))
+            data = [append for _, append in appends]
+            done = append_items(tx, data, now=self._clock(), known=self._heads)
+            for (ticket, append), result in zip(appends, done, strict=True):
+                if isinstance(result, SampleNotFound):
+                    outcomes.append((ticket, None, result))
                 else:
-                    outcomes.append((job.ticket, None, result))
-        return outcomes
+                    outcomes.append((ticket, result, None))
+                    appended = append.sample if append.items else appended
+        return outcomes, self._marks.leave(tx, self._heads.find(appended))
 
-    def _mark(self, tx: Connection) -> int:
-        """Leave a mark in the transaction by which its outcome can be found out afterwards."""
-        if tx.dialect.name == "postgresql":
-            return int(run_compiled(tx, _SELECT_XACT_ID, {}).fetchone()[0])
-        run_compiled(tx, _UPDATE_MARK, {"key": self._writer_id, "batch_no": self._batch_no})
-        return self._batch_no
-
-    def _look(self, mark: int) -> bool | None:
-        """Ask the database whether a marked transaction took effect; None: it cannot say."""
+    def _look(self, is_committed: Question) -> bool | None:
+        """Ask the database whether a transaction took effect; None: it cannot say."""
         for pause_s in _RETRY_PAUSES_S:
             time.sleep(pause_s)
             try:
                 tx = self._connect()
                 with tx.begin():
-                    if tx.dialect.name == "postgresql":
-                        status = tx.execute(_SELECT_XACT_STATUS, {"mark": str(mark)}).scalar()
-                        if status == "in progress":
-                            continue  # the server may be about to commit it
-                        return None if status is None else status == "committed"
-                    found = tx.execute(_SELECT_MARK, {"key": self._writer_id}).scalar()
-                    return bool(found == mark)
+                    answer = is_committed(tx)
             except sa.exc.DBAPIError:
                 self._drop_connection()
+            else:
+                if answer is not None:
+                    return answer
         return None
 
     def _connect(self) -> Connection:
         if self._connection is None:
             self._connection = self._engine.connect()
-            if self._place.is_sqlite:
-                with self._connection.begin():
-                    self._connection.execute(
-                        insert_if_absent(writer_batches),
-                        {"writer_id": self._writer_id, "batch_no": self._batch_no},
-                    )
+            with self._connection.begin():
+                self._marks.prepare(self._connection)
         return self._connection
 
     def _drop_connection(self) -> None:
+        self._heads.forget()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.invalidate()
@@ -236,15 +228,3 @@ class Writer:
             if isinstance(job.work, Append)
         ]
         return OutcomeUnknown(self._place.name, writes or [f"{len(batch)} writes"])
-
-
-_SELECT_XACT_ID = sa.select(sa.cast(sa.cast(sa.func.pg_current_xact_id(), sa.Text), sa.BigInteger))
-_SELECT_XACT_STATUS = sa.text("SELECT pg_xact_status(CAST(:mark AS xid8))")
-_UPDATE_MARK = (
-    sa.update(writer_batches)
-    .where(writer_batches.c.writer_id == sa.bindparam("key"))
-    .values(batch_no=sa.bindparam("batch_no"))
-)
-_SELECT_MARK = sa.select(writer_batches.c.batch_no).where(
-    writer_batches.c.writer_id == sa.bindparam("key")
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,9 +12,14 @@ from sqlalchemy.engine import Connection
 from osmosis_store.codec import decode_body
 from osmosis_store.records import SampleKey
 from osmosis_store.schema import rollouts, samples
-from osmosis_store.statements import run_compiled, run_rows, values_of_rows
+from osmosis_store.statements import read_pragma, run_compiled, run_rows, values_of_rows
 
-__all__ = ["advance_heads", "lock_heads", "lock_rollout"]
+__all__ = ["Head", "KnownHeads", "advance_heads", "lock_heads", "lock_rollout"]
+
+Head: TypeAlias = tuple[int, bytes]
+"""A sample's item count, which is its next position, and its chain head."""
+
+_MOST_KNOWN = 10_000
 
 _LOCK_ROLLOUT = (
     sa.select(rollouts.c.status)
@@ -68,9 +73,9 @@ def _is_same_sample(rows: sa.CTE) -> sa.ColumnElement[bool]:
     )
 
 
-def lock_heads(tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, tuple[int, bytes]]:
+def lock_heads(tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, Head]:
     """Hold samples against other writers until the transaction ends; return count and head."""
-    keys = [key._asdict() for key in sorted(wanted)]
+    keys = sorted(wanted)
     if tx.dialect.name == "postgresql":
         rows = run_rows(tx, _lock_heads_statement, keys)
         return {SampleKey(row[0], row[1]): (row[2], row[3]) for row in rows}
@@ -82,20 +87,42 @@ def lock_heads(tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, tuple[
     }
 
 
-def advance_heads(
-    tx: Connection, heads: Mapping[SampleKey, tuple[int, bytes]], *, updated_at: Any
-) -> None:
+class KnownHeads:
+    """Heads that a writer's connection knows from its own appends, so as not to ask again.
+
+    They hold while nobody else has written to the file, which SQLite says for next to nothing. On
+    PostgreSQL they are asked for and held each time.
+    """
+
+    def __init__(self) -> None:
+        self._heads: dict[SampleKey, Head] = {}
+        self._data_version: int | None = None
+
+    def lock(self, tx: Connection, wanted: set[SampleKey]) -> dict[SampleKey, Head]:
+        """Do what `lock_heads` does; what the caller changes in the answer is known next time."""
+        if tx.dialect.name == "postgresql":
+            return lock_heads(tx, wanted)
+        data_version = read_pragma(tx, "data_version")
+        if data_version != self._data_version or len(self._heads) > _MOST_KNOWN:
+            self.forget()
+            self._data_version = data_version
+        if unknown := wanted - self._heads.keys():
+            self._heads.update(lock_heads(tx, unknown))
+        return self._heads
+
+    def find(self, sample: SampleKey | None) -> tuple[SampleKey, Head] | None:
+        """Return a sample with its head; None where it is not known."""
+        head = None if sample is None else self._heads.get(sample)
+        return None if sample is None or head is None else (sample, head)
+
+    def forget(self) -> None:
+        """Ask again next time: the connection was used otherwise, or a transaction failed."""
+        self._heads.clear()
+
+
+def advance_heads(tx: Connection, heads: Mapping[SampleKey, Head], *, updated_at: Any) -> None:
     """Set samples' item counts and chain heads; the time is the driver's."""
-    rows = [
-        {
-            "rollout_id": sample.rollout_id,
-            "sample_id": sample.sample_id,
-            "item_count": item_count,
-            "chain_head": chain_head,
-            "updated_at": updated_at,
-        }
-        for sample, (item_count, chain_head) in heads.items()
-    ]
+    rows = [(*sample, *head, updated_at) for sample, head in heads.items()]
     run_rows(tx, _advance_heads_statement, rows)
 
 

@@ -26,7 +26,7 @@ from osmosis_store.statements import (
     run_rows,
     to_driver_time,
 )
-from osmosis_store.writes.heads import advance_heads, lock_heads, lock_rollout
+from osmosis_store.writes.heads import KnownHeads, advance_heads, lock_rollout
 
 __all__ = ["Append", "SeqRange", "append_items"]
 
@@ -114,17 +114,24 @@ _INSERT_USED_CALL = sa.insert(model_calls).values(
 
 
 def append_items(
-    tx: Connection, appends: Sequence[Append], *, now: dt.datetime
+    tx: Connection,
+    appends: Sequence[Append],
+    *,
+    now: dt.datetime,
+    known: KnownHeads | None = None,
 ) -> list[SeqRange | SampleNotFound]:
     """Append many calls' items, each call's in one piece, numbered on from its sample's last.
+
+    Args:
+        known: What the caller keeps from one transaction of its connection to the next.
 
     Returns:
         For each append, in order, the positions it took, or the error that keeps it alone from
         being stored.
     """
-    heads = lock_heads(tx, {append.sample for append in appends})
+    heads = (known or KnownHeads()).lock(tx, {append.sample for append in appends})
     at = to_driver_time(tx, now)
-    new_rows: list[dict[str, Any]] = []
+    new_rows: list[tuple[Any, ...]] = []
     outcomes: list[SeqRange | SampleNotFound] = []
     grown: set[SampleKey] = set()
     settled: list[dict[str, Any]] = []
@@ -162,7 +169,7 @@ def _insert_used_call(tx: Connection, sample: SampleKey, usage: Usage, asked_at:
 
 
 def _number(
-    append: Append, seq: int, chain: bytes, created_at: Any, rows: list[dict[str, Any]]
+    append: Append, seq: int, chain: bytes, created_at: Any, rows: list[tuple[Any, ...]]
 ) -> tuple[int, bytes]:
     """Add an append's rows and return the sample's next position and new chain head."""
     rollout_id, sample_id = append.sample
@@ -171,21 +178,21 @@ def _number(
     for at, item in enumerate(append.items):
         nonce = nonces[at * _NONCE_BYTES : (at + 1) * _NONCE_BYTES]
         chain = chain_digest(chain, seq, body_digest(nonce, item.data))
-        rows.append(
-            {
-                "rollout_id": rollout_id,
-                "sample_id": sample_id,
-                "seq": seq,
-                "body": item.body,
-                "nonce": nonce,
-                "chain_digest": chain,
-                "type": item.type,
-                "role": item.role,
-                "tool_name": item.tool_name,
-                "call_id": item.call_id,
-                "call_no": numbers[at],
-                "created_at": created_at,
-            }
+        rows.append(  # in the order of _NEW_COLUMNS
+            (
+                rollout_id,
+                sample_id,
+                seq,
+                item.body,
+                nonce,
+                chain,
+                item.type,
+                item.role,
+                item.tool_name,
+                item.call_id,
+                numbers[at],
+                created_at,
+            )
         )
         seq += 1
     return seq, chain
