@@ -58,7 +58,7 @@ def encode_items(items: Sequence[object]) -> list[EncodedItem]:
     return [_encode_item(index, item) for index, item in enumerate(items)]
 
 
-def decode_body(body: str) -> Any:
+def decode_body(body: str | bytes) -> Any:
     """Return the value that a body holds.
 
     Raises:

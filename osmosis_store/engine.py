@@ -20,13 +20,22 @@ from osmosis_store.errors import (
     StoreNotFound,
 )
 
-__all__ = ["Options", "Place", "Synchronous", "file_id", "make_engine", "parse_url"]
+__all__ = [
+    "CHECKPOINT_PAGES",
+    "PAGE_SIZE",
+    "Options",
+    "Place",
+    "Synchronous",
+    "file_id",
+    "make_engine",
+    "parse_url",
+]
 
 Synchronous = Literal["full", "normal", "off"]
 
-_PAGE_SIZE = 4096
+PAGE_SIZE = 4096
 # Ten times SQLite's own: the caller whose commit it hits waits for a checkpoint.
-_CHECKPOINT_PAGES = 10_000
+CHECKPOINT_PAGES = 10_000
 
 
 @dataclass(frozen=True)
@@ -129,10 +138,10 @@ def _sqlite_engine(place: Place, options: Options, *, write: bool, create: bool)
         )
         connection.execute("PRAGMA foreign_keys=ON")
         if create:
-            connection.execute(f"PRAGMA page_size={_PAGE_SIZE}")
+            connection.execute(f"PRAGMA page_size={PAGE_SIZE}")
         if write:
             connection.execute(f"PRAGMA synchronous={options.synchronous}")
-            connection.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
+            connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         return connection
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=sa.pool.QueuePool)

@@ -128,6 +128,10 @@ class Lane(Generic[W]):
         with self._lock:
             return [self._jobs.popleft() for _ in range(min(most, len(self._jobs)))]
 
+    def has_waiting(self) -> bool:
+        """Whether jobs wait; another may come any moment."""
+        return bool(self._jobs)
+
     def close(self) -> None:
         """Take no more work and wait until what is queued is done; safe to call twice."""
         if os.getpid() != self._pid:

@@ -6,6 +6,7 @@ import datetime as dt
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -28,7 +29,9 @@ from osmosis_store.errors import (
 from osmosis_store.lane import Job, Lane
 from osmosis_store.marks import Marks, Question
 from osmosis_store.records import SampleKey
+from osmosis_store.statements import QuickTransaction
 from osmosis_store.ticket import Outcome, Ticket, deliver
+from osmosis_store.wal_room import WalRoom
 from osmosis_store.writes.heads import KnownHeads
 from osmosis_store.writes.items import Append, append_items
 
@@ -72,6 +75,7 @@ class Writer:
         self._file_id = file_id(place)
         self._marks = Marks()
         self._heads = KnownHeads()
+        self._wal_room = WalRoom(place)
         self._lane: Lane[Work] = Lane(place.name, "writer", self._run, threads=1)
         self.submit = self._lane.submit
         """Queue an append, or a function of the connection that may be run more than once."""
@@ -86,6 +90,8 @@ class Writer:
             if batch:
                 deliver(self._write(batch))
             del job, batch
+            if self._wal_room.is_wanted() and not self._lane.has_waiting():
+                self._wal_room.make(self._connect())
         self._drop_connection()
         self._engine.dispose()
 
@@ -134,7 +140,7 @@ class Writer:
         tx = self._connect()
         is_committed = None
         try:
-            with tx.begin():
+            with self._begin(tx, batch):
                 outcomes, is_committed = self._execute(tx, batch)
         except Exception as error:
             self._heads.forget()
@@ -148,6 +154,11 @@ class Writer:
             if not committed:
                 raise
         return outcomes
+
+    def _begin(self, tx: Connection, batch: list[_Job]) -> AbstractContextManager[object]:
+        if self._place.is_sqlite and all(isinstance(work, Append) for _, work in batch):
+            return QuickTransaction(tx)
+        return tx.begin()
 
     def _execute(self, tx: Connection, batch: list[_Job]) -> tuple[list[Outcome], Question]:
         """Run a batch's writes and leave a mark among them."""
@@ -208,7 +219,7 @@ class Writer:
 
     def _may_try_again(self, error: Exception) -> bool:
         """Whether the same batch may succeed on a new connection or on a second try."""
-        cause = getattr(error, "orig", None)
+        cause = getattr(error, "orig", error)
         if getattr(cause, "sqlstate", None) in _DEADLOCKS:
             return True
         code = getattr(cause, "sqlite_errorcode", 0)

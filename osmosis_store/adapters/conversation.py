@@ -29,7 +29,7 @@ __all__ = ["Conversation", "OpenConversation", "ReopenedSample", "RolloutSampleC
 
 T = TypeVar("T")
 
-# Characters: read and decoded in about 0.1 ms.
+# Bytes: read and decoded in about 0.1 ms.
 _SMALL = 64 * 1024
 
 

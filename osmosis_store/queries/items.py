@@ -39,17 +39,19 @@ _LIVE_BY_SEQ = {
 }
 
 
-def _joined(rows: sa.Select[Any]) -> sa.Select[Any]:
-    """Return one value with all rows in it: `seq,seq… [body,body…]`.
+def _joined(rows: sa.Select[Any]) -> sa.Executable:
+    """Return one row with all rows in it: `[seq,seq…]` and `[body,body…]`.
 
     For SQLite: each of its rows is a step that gives up and retakes Python's lock, which with
-    other threads at work costs more than the row.
+    other threads at work costs more than the row. As bytes, since a JSON decoder wants those.
     """
     part = rows.subquery()
-    comma, opening, closing = (sa.literal_column(text, sa.Text) for text in ("','", "' ['", "']'"))
-    positions = sa.func.group_concat(part.c.seq, comma, type_=sa.Text)
-    bodies = sa.func.group_concat(part.c.body, comma, type_=sa.Text)
-    return sa.select(positions + opening + bodies + closing)
+    comma, opening, closing = (sa.literal_column(text, sa.Text) for text in ("','", "'['", "']'"))
+    seqs, bodies = (
+        opening + sa.func.group_concat(column, comma, type_=sa.Text) + closing
+        for column in (part.c.seq, part.c.body)
+    )
+    return sa.select(sa.cast(seqs, sa.LargeBinary), sa.cast(bodies, sa.LargeBinary))
 
 
 _newest = _LIVE_BY_SEQ["last"].subquery()
@@ -75,7 +77,7 @@ class LiveItems:
     """A sample's live items, oldest first, each with its position.
 
     Attributes:
-        size: Characters of all bodies.
+        size: Bytes of all bodies, nearly.
     """
 
     positions: list[int]
@@ -119,12 +121,10 @@ def fetch_items(tx: Connection, sample: SampleKey, *, last: int | None = None) -
 def _fetch_joined(tx: Connection, which: str, values: dict[str, Any]) -> LiveItems | None:
     """Fetch and decode all rows at once; None where row by row has to tell what is wrong."""
     try:
-        joined = run_compiled(tx, _JOINED[which], values).fetchone()[0]
-        if joined is None:
+        seqs, bodies = run_compiled(tx, _JOINED[which], values).fetchone()
+        if bodies is None:
             return LiveItems([], [], 0)
-        positions_text, _, bodies = joined.partition(" ")
-        items = decode_body(bodies)
-        positions = list(map(int, positions_text.split(",")))
+        positions, items = decode_body(seqs), decode_body(bodies)
     except (sqlite3.DataError, ValueError, RecursionError):  # DataError: over a gigabyte
         return None
     whole = len(items) == len(positions) and set(map(type, items)) == {dict}

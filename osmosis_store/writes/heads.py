@@ -12,7 +12,13 @@ from sqlalchemy.engine import Connection
 from osmosis_store.codec import decode_body
 from osmosis_store.records import SampleKey
 from osmosis_store.schema import rollouts, samples
-from osmosis_store.statements import read_pragma, run_compiled, run_rows, values_of_rows
+from osmosis_store.statements import (
+    bind_rows,
+    read_pragma,
+    run_compiled,
+    run_rows,
+    values_of_rows,
+)
 
 __all__ = ["Head", "KnownHeads", "advance_heads", "lock_heads", "lock_rollout"]
 
@@ -26,22 +32,24 @@ _LOCK_ROLLOUT = (
     .where(rollouts.c.rollout_id == sa.bindparam("rollout_id"))
     .with_for_update()
 )
-_HEAD_COLUMNS = (
-    samples.c.rollout_id,
-    samples.c.sample_id,
+_KEY_COLUMNS = (samples.c.rollout_id, samples.c.sample_id)
+_HEAD_COLUMNS = (*_KEY_COLUMNS, samples.c.item_count, samples.c.chain_head)
+_GROWN_COLUMNS = (
     samples.c.item_count,
     samples.c.chain_head,
+    samples.c.updated_at,
+    *_KEY_COLUMNS,
 )
 
 
 @functools.cache
 def _lock_heads_statement(size: int) -> sa.Executable:
     """Hold samples in the order of their keys, so that two writers do not deadlock."""
-    wanted = values_of_rows("wanted", size, samples.c.rollout_id, samples.c.sample_id)
+    wanted = values_of_rows("wanted", size, *_KEY_COLUMNS)
     return (
         sa.select(*_HEAD_COLUMNS)
         .join(wanted, _is_same_sample(wanted))
-        .order_by(samples.c.rollout_id, samples.c.sample_id)
+        .order_by(*_KEY_COLUMNS)
         .with_for_update(of=samples)
     )
 
@@ -49,7 +57,7 @@ def _lock_heads_statement(size: int) -> sa.Executable:
 @functools.cache
 def _select_heads_as_json(size: int) -> sa.Executable:
     """Ask SQLite, whose one writer holds everything already, for all heads as one row."""
-    wanted = values_of_rows("wanted", size, samples.c.rollout_id, samples.c.sample_id)
+    wanted = values_of_rows("wanted", size, *_KEY_COLUMNS)
     *facts, head = _HEAD_COLUMNS
     row = sa.func.json_array(*facts, sa.func.hex(head))
     return sa.select(sa.func.json_group_array(row)).select_from(
@@ -59,7 +67,11 @@ def _select_heads_as_json(size: int) -> sa.Executable:
 
 @functools.cache
 def _advance_heads_statement(size: int) -> sa.Executable:
-    grown = values_of_rows("grown", size, *_HEAD_COLUMNS, samples.c.updated_at)
+    if size == 1:  # by key, which is quicker than by a join with one row
+        [new] = bind_rows(1, *_GROWN_COLUMNS)
+        by_key = [column == new.pop(column.name) for column in _KEY_COLUMNS]
+        return sa.update(samples).values(new).where(*by_key)
+    grown = values_of_rows("grown", size, *_GROWN_COLUMNS)
     return (
         sa.update(samples)
         .where(_is_same_sample(grown))
@@ -122,7 +134,7 @@ class KnownHeads:
 
 def advance_heads(tx: Connection, heads: Mapping[SampleKey, Head], *, updated_at: Any) -> None:
     """Set samples' item counts and chain heads; the time is the driver's."""
-    rows = [(*sample, *head, updated_at) for sample, head in heads.items()]
+    rows = [(*head, updated_at, *sample) for sample, head in heads.items()]  # as _GROWN_COLUMNS
     run_rows(tx, _advance_heads_statement, rows)
 
 

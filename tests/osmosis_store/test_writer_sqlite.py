@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from osmosis_store import OsmosisSQLSession
+from osmosis_store.codec import body_digest, chain_digest, first_chain_digest
 from osmosis_store.database import Database
 from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import (
@@ -21,11 +22,15 @@ from osmosis_store.errors import (
     StoreReadOnly,
     StoreReplaced,
 )
-from osmosis_store.writes.items import SeqRange
+from osmosis_store.schema import items, samples
+from osmosis_store.writes.items import Append, SeqRange, append_items
+from osmosis_store.writes.samples import tombstone_items
 from tests.osmosis_store.programs import start_program
 from tests.osmosis_store.writing import (
+    SAMPLE,
     an_append,
     break_commit,
+    held_writer,
     make_sample,
     stored,
     user,
@@ -166,6 +171,26 @@ async def test_a_commit_that_breaks_is_found_out_and_stored_once(
     assert stored(sqlite_database) == ["a", "b"]
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+async def test_a_commit_of_no_items_that_breaks_is_found_out_and_done_once(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    make_sample(sqlite_database)
+    await sqlite_database.append(an_append("a"))
+    counter = sa.text("UPDATE samples SET sample_no = sample_no + 1")
+
+    for write in (
+        lambda: sqlite_database.write(lambda tx: tx.execute(counter).rowcount),
+        lambda: sqlite_database.append(an_append()),
+    ):
+        break_commit(sqlite_database, monkeypatch, io_error(), after=after)
+        await write()
+
+    with sqlite_database.reading() as tx:
+        assert tx.execute(sa.select(samples.c.sample_no)).scalar() == 1
+    assert stored(sqlite_database) == ["a"]
+
+
 async def test_a_commit_that_nobody_can_find_out_about_names_what_it_wrote(
     sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,3 +207,110 @@ async def test_a_commit_that_nobody_can_find_out_about_names_what_it_wrote(
 
     with pytest.raises(OutcomeUnknown, match="2 items of sample 'chat' in rollout 'chat'"):
         await sqlite_database.append(an_append("a", "b"))
+
+
+def check_chain(database: Database) -> None:
+    """Recompute the sample's chain and compare its head."""
+    with database.reading() as tx:
+        rows = tx.execute(sa.select(items).order_by(items.c.seq)).all()
+        count, head = tx.execute(sa.select(samples.c.item_count, samples.c.chain_head)).one()
+    chain = first_chain_digest(*SAMPLE)
+    for seq, row in enumerate(rows):
+        chain = chain_digest(chain, seq, body_digest(row.nonce, row.body.encode()))
+        assert (row.seq, row.chain_digest) == (seq, chain)
+    assert (count, head) == (len(rows), chain)
+
+
+async def test_heads_that_are_known_give_way_to_what_another_process_wrote(
+    sqlite_database: Database, sqlite_store_url: str
+) -> None:
+    make_sample(sqlite_database)
+    other = Database.open(parse_url(sqlite_store_url), create=False)
+
+    for number in range(3):
+        for database in (sqlite_database, other):
+            await database.append(an_append(f"{number}"))
+            await database.append(an_append(f"{number}", "again"))
+    other.close()
+
+    assert len(stored(sqlite_database)) == 18
+    check_chain(sqlite_database)
+
+
+async def test_heads_that_are_known_give_way_to_other_writes_of_the_same_batch(
+    sqlite_database: Database,
+) -> None:
+    make_sample(sqlite_database)
+    await sqlite_database.append(an_append("a"))
+
+    def replace(tx: sa.Connection) -> None:
+        now = sqlite_database.clock()
+        tombstone_items(tx, SAMPLE, reason="cleared", now=now)
+        append_items(tx, [an_append("b")], now=now)
+
+    with held_writer(sqlite_database):
+        submit = sqlite_database._require_writer().submit
+        tickets = [
+            submit(work, loop=None)
+            for work in (an_append("c"), replace, an_append("d"), replace, an_append("e"))
+        ]
+    for ticket in tickets:
+        ticket.result(30)
+
+    assert stored(sqlite_database) == ["b", "c", "d", "e"]
+    check_chain(sqlite_database)
+
+
+async def test_heads_that_are_known_give_way_to_a_transaction_that_failed(
+    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_sample(sqlite_database)
+    await sqlite_database.append(an_append("a"))
+    unstorable = Append(SAMPLE, [an_append("x").items[0]._replace(type=object())])
+
+    with held_writer(sqlite_database):
+        submit = sqlite_database._require_writer().submit
+        tickets = [submit(work, loop=None) for work in (an_append("b"), unstorable, an_append("c"))]
+    assert [type(ticket.exception(30)) for ticket in tickets] == [
+        type(None),
+        sqlite3.ProgrammingError,
+        type(None),
+    ]
+
+    assert stored(sqlite_database) == ["a", "b", "c"]
+    check_chain(sqlite_database)
+
+
+def log_size(database: Database) -> int:
+    return Path(f"{database.place.path}-wal").stat().st_size
+
+
+async def test_a_log_that_grows_gets_room_while_nobody_waits(sqlite_database: Database) -> None:
+    make_sample(sqlite_database)
+    for number in range(64):
+        await sqlite_database.append(an_append(f"{number}"))
+    await sqlite_database.write(lambda tx: None)  # after what the writer does in its idle time
+    room_until = log_size(sqlite_database)
+    assert 4_000_000 < room_until < 8_000_000
+
+    for number in range(64, 128):
+        await sqlite_database.append(an_append(f"{number}"))
+
+    assert log_size(sqlite_database) == room_until
+    assert stored(sqlite_database) == [f"{number}" for number in range(128)]
+    check_chain(sqlite_database)
+    with sqlite_database.reading() as tx:
+        assert tx.execute(sa.text("PRAGMA integrity_check")).scalar() == "ok"
+
+
+async def test_no_room_for_the_log_is_no_harm(sqlite_database: Database) -> None:
+    make_sample(sqlite_database)
+    pages = "PRAGMA max_page_count=100"
+    await sqlite_database.write(lambda tx: tx.execute(sa.text(pages)).close())
+
+    for number in range(64):
+        await sqlite_database.append(an_append(f"{number}"))
+
+    assert log_size(sqlite_database) < 4_000_000
+    assert len(stored(sqlite_database)) == 64
+    check_chain(sqlite_database)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from osmosis_store.codec import encode_items
@@ -47,7 +46,14 @@ def writing_engine(database: Database) -> Engine:
 def count_commits(database: Database) -> list[None]:
     """Return a list that grows by one with each commit of the writer."""
     commits: list[None] = []
-    sa.event.listen(writing_engine(database), "commit", lambda _: commits.append(None))
+    dialect: Any = writing_engine(database).dialect
+    commit = dialect.do_commit
+
+    def do_commit(connection: Any) -> None:
+        commits.append(None)
+        commit(connection)
+
+    dialect.do_commit = do_commit
     return commits
 
 
