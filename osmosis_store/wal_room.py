@@ -16,9 +16,10 @@ from osmosis_store.statements import run_compiled
 
 __all__ = ["WalRoom"]
 
-_COMMITS_BETWEEN_LOOKS = 16
-# 2 MB of it stay in SQLite's cache: 4 MiB reach the log, some hundred lone commits.
-_SPILLED_BYTES = 6 * 1024 * 1024
+# A short life never pays for it; a long one gets room for two hundred commits in 5 ms.
+_COMMITS_BETWEEN_LOOKS = 64
+# Of it 2 MB stay in SQLite's cache, the rest reaches the log.
+_SPILLED_BYTES = 4 * 1024 * 1024
 _MAX_BYTES = CHECKPOINT_PAGES * PAGE_SIZE - _SPILLED_BYTES
 
 
@@ -34,17 +35,19 @@ class WalRoom:
         self._path = None if place.path is None else f"{place.path}-wal"
         self._commits = 0
         self._room_until = 0
+        self._wanted = False
 
     def is_wanted(self) -> bool:
-        """Count a commit, and now and then tell whether the log has outgrown its room."""
+        """Count a commit and tell whether the log, looked at now and then, outgrew its room."""
         self._commits += 1
-        if self._path is None or self._commits % _COMMITS_BETWEEN_LOOKS:
-            return False
-        return self._room_until < _size(self._path) < _MAX_BYTES
+        if self._path is not None and self._commits % _COMMITS_BETWEEN_LOOKS == 0:
+            self._wanted = self._room_until < _size(self._path) < _MAX_BYTES
+        return self._wanted
 
     def make(self, tx: Connection) -> None:
         """Make room; where the disk has none left, let it be."""
         assert self._path is not None
+        self._wanted = False
         raw: Any = tx.connection.driver_connection
         with contextlib.suppress(sqlite3.Error, OSError):
             try:
