@@ -190,7 +190,7 @@ async def _regrade_one(
     def store(tx: Connection) -> None:
         now = database.clock()
         ensure_grading_run(tx, run_id, run, versions=package_versions(), now=now)
-        append_grades(tx, rollout_id, run_id, kept.grades, now=now)
+        append_grades(tx, run_id, {rollout_id: kept.grades}, now=now)
 
     await database.write(store)
     tally.count(rollout_id, kept, found.earlier)

@@ -98,7 +98,6 @@ class GymImport:
                 partial(
                     end_grading_run,
                     grading_run_id=grading_run_id,
-                    skipped_count=0,
                     now=self._database.clock(),
                 )
             )
@@ -167,7 +166,7 @@ def _insert(
         grading_run_id, run = grading
         grade = NewGrade(sample_id=SAMPLE_ID, reward=rollout.reward, label=rollout.label)
         ensure_grading_run(tx, grading_run_id, run, versions=package_versions(), now=now)
-        append_grades(tx, key.rollout_id, grading_run_id, [grade], now=now)
+        append_grades(tx, grading_run_id, {key.rollout_id: [grade]}, now=now)
 
 
 def _to_rollout_id(path: Path, number: int, rollout: GymRollout) -> str:

@@ -283,7 +283,7 @@ class StoreRecorder:
         def store(tx: Connection) -> None:
             now = clock()
             ensure_grading_run(tx, run_id, run, versions=package_versions(), now=now)
-            append_grades(tx, stored_id, run_id, new, now=now)
+            append_grades(tx, run_id, {stored_id: new}, now=now)
 
         await self.database.write(store)
 
@@ -295,7 +295,6 @@ class StoreRecorder:
                 partial(
                     end_grading_run,
                     grading_run_id=run_id,
-                    skipped_count=0,
                     now=self.database.clock(),
                 )
             )

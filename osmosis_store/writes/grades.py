@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,32 +15,57 @@ from osmosis_store.codec import chain_digest, to_json_text
 from osmosis_store.errors import SampleNotFound
 from osmosis_store.records import NewGrade, NewGradingRun
 from osmosis_store.schema import grades, grading_runs, samples
-from osmosis_store.statements import insert_if_absent
+from osmosis_store.statements import (
+    bind_rows,
+    insert_if_absent,
+    run_rows,
+    to_driver_time,
+    values_of_rows,
+)
 from osmosis_store.writes.audit import append_audit
+from osmosis_store.writes.heads import is_same_sample
 
 __all__ = ["append_grades", "end_grading_run", "ensure_grading_run"]
 
-_SELECT_HEADS = (
-    sa.select(
-        samples.c.sample_id, samples.c.chain_head, samples.c.grade_count, samples.c.grade_chain_head
+_KEY_COLUMNS = (samples.c.rollout_id, samples.c.sample_id)
+_ADVANCED_COLUMNS = (*_KEY_COLUMNS, samples.c.grade_count, samples.c.grade_chain_head)
+_NEW_COLUMNS = tuple(grades.c)
+
+
+class _Head(NamedTuple):
+    """What a sample's next grade goes on from."""
+
+    items_head: bytes
+    grade_no: int
+    chain: bytes
+
+
+@functools.cache
+def _lock_heads_statement(size: int) -> sa.Executable:
+    wanted = values_of_rows("wanted", size, *_KEY_COLUMNS)
+    return (
+        sa.select(
+            *_KEY_COLUMNS, samples.c.chain_head, samples.c.grade_count, samples.c.grade_chain_head
+        )
+        .join(wanted, is_same_sample(wanted))
+        .order_by(*_KEY_COLUMNS)
+        .with_for_update(of=samples)
     )
-    .where(
-        samples.c.rollout_id == sa.bindparam("rollout_id"),
-        samples.c.sample_id.in_(sa.bindparam("sample_ids", expanding=True)),
+
+
+@functools.cache
+def _insert_statement(size: int) -> sa.Executable:
+    return sa.insert(grades).values(bind_rows(size, *_NEW_COLUMNS))
+
+
+@functools.cache
+def _advance_heads_statement(size: int) -> sa.Executable:
+    grown = values_of_rows("grown", size, *_ADVANCED_COLUMNS)
+    return (
+        sa.update(samples)
+        .where(is_same_sample(grown))
+        .values(grade_count=grown.c.grade_count, grade_chain_head=grown.c.grade_chain_head)
     )
-    .order_by(samples.c.sample_id)
-    .with_for_update()
-)
-_ADVANCE_HEADS = (
-    sa.update(samples)
-    .where(
-        samples.c.rollout_id == sa.bindparam("key_rollout_id"),
-        samples.c.sample_id == sa.bindparam("key_sample_id"),
-    )
-    .values(
-        grade_count=sa.bindparam("grade_count"), grade_chain_head=sa.bindparam("grade_chain_head")
-    )
-)
 
 
 def ensure_grading_run(
@@ -81,46 +107,54 @@ def ensure_grading_run(
 
 def append_grades(
     tx: Connection,
-    rollout_id: str,
     grading_run_id: str,
-    new: Sequence[NewGrade],
+    new: Mapping[str, Sequence[NewGrade]],
     *,
     now: dt.datetime,
 ) -> None:
-    """Add one grade to each of some samples of one rollout and count them in the grading run.
+    """Add grades to samples, by rollout id, and count them in the grading run.
 
     Raises:
         SampleNotFound: One of the samples is not stored; none of the grades is then.
     """
-    sample_ids = [grade.sample_id for grade in new]
-    rows = tx.execute(_SELECT_HEADS, {"rollout_id": rollout_id, "sample_ids": sample_ids})
-    heads = {row[0]: (row[1], row[2], row[3]) for row in rows}
-    added, advanced = [], []
-    for grade in new:
-        if grade.sample_id not in heads:
-            raise SampleNotFound(rollout_id, grade.sample_id, sorted(heads))
-        items_head, grade_no, previous = heads[grade.sample_id]
-        values = _to_row(rollout_id, grading_run_id, grade, items_head, now)
-        digest = chain_digest(previous, grade_no, _grade_digest(values))
-        heads[grade.sample_id] = (items_head, grade_no + 1, digest)
-        added.append({**values, "grade_no": grade_no, "chain_digest": digest})
-        advanced.append(
-            {
-                "key_rollout_id": rollout_id,
-                "key_sample_id": grade.sample_id,
-                "grade_count": grade_no + 1,
-                "grade_chain_head": digest,
-            }
-        )
-    if not added:
+    keys = sorted({(name, grade.sample_id) for name, of_one in new.items() for grade in of_one})
+    heads = {
+        (row[0], row[1]): _Head(bytes(row[2]), row[3], bytes(row[4]))
+        for row in run_rows(tx, _lock_heads_statement, keys)
+    }
+    at = to_driver_time(tx, now)
+    rows: list[tuple[Any, ...]] = []
+    failed = 0
+    for rollout_id, of_one in new.items():
+        for grade in of_one:
+            key = (rollout_id, grade.sample_id)
+            head = heads.get(key)
+            if head is None:
+                raise SampleNotFound(*key, sorted(name for one, name in heads if one == rollout_id))
+            values = _to_row(rollout_id, grading_run_id, grade, head.items_head)
+            digest = chain_digest(head.chain, head.grade_no, _grade_digest(values, now))
+            values.update(grade_no=head.grade_no, chain_digest=digest, created_at=at)
+            rows.append(tuple([values[column.name] for column in _NEW_COLUMNS]))
+            heads[key] = head._replace(grade_no=head.grade_no + 1, chain=digest)
+            failed += grade.error is not None
+    if not rows:
         return
-    tx.execute(sa.insert(grades), added)
-    tx.execute(_ADVANCE_HEADS, advanced)
-    _count(tx, grading_run_id, new)
+    run_rows(tx, _insert_statement, rows)
+    run_rows(
+        tx, _advance_heads_statement, [(*key, *head[1:]) for key, head in sorted(heads.items())]
+    )
+    tx.execute(
+        sa.update(grading_runs)
+        .where(grading_runs.c.grading_run_id == grading_run_id)
+        .values(
+            graded_count=grading_runs.c.graded_count + len(rows) - failed,
+            failed_count=grading_runs.c.failed_count + failed,
+        )
+    )
 
 
 def _to_row(
-    rollout_id: str, grading_run_id: str, grade: NewGrade, items_head: bytes, now: dt.datetime
+    rollout_id: str, grading_run_id: str, grade: NewGrade, items_head: bytes
 ) -> dict[str, Any]:
     return {
         "rollout_id": rollout_id,
@@ -134,46 +168,36 @@ def _to_row(
         "explanation": grade.explanation,
         "label": grade.label,
         "chain_head": items_head if grade.graded_head is None else grade.graded_head,
-        "created_at": now,
     }
 
 
-def _grade_digest(values: dict[str, Any]) -> bytes:
+def _grade_digest(values: dict[str, Any], now: dt.datetime) -> bytes:
     """Return the digest over everything that a grade says, in the order of its columns."""
-    plain = {
-        name: value.hex()
-        if isinstance(value, bytes)
-        else value.isoformat()
-        if isinstance(value, dt.datetime)
-        else value
-        for name, value in values.items()
-    }
+    head = values["chain_head"].hex()
+    plain = {**values, "chain_head": head, "created_at": now.isoformat()}
     return sha256(to_json_text(plain).encode()).digest()
-
-
-def _count(tx: Connection, grading_run_id: str, new: Sequence[NewGrade]) -> None:
-    failed = sum(grade.error is not None for grade in new)
-    tx.execute(
-        sa.update(grading_runs)
-        .where(grading_runs.c.grading_run_id == grading_run_id)
-        .values(
-            graded_count=grading_runs.c.graded_count + len(new) - failed,
-            failed_count=grading_runs.c.failed_count + failed,
-        )
-    )
 
 
 def end_grading_run(
     tx: Connection,
     grading_run_id: str,
     *,
-    skipped_count: int,
     now: dt.datetime,
+    skipped_count: int = 0,
+    connections_allowed: int = 0,
+    connections_refused: int = 0,
 ) -> None:
-    """Mark a grading run as ended."""
+    """Mark a grading run as ended and add what this pass of it counted."""
+    added = {
+        "skipped_count": skipped_count,
+        "connections_allowed": connections_allowed,
+        "connections_refused": connections_refused,
+    }
     tx.execute(
         sa.update(grading_runs)
         .where(grading_runs.c.grading_run_id == grading_run_id)
-        .values(skipped_count=skipped_count, ended_at=now)
+        .values(
+            ended_at=now, **{name: grading_runs.c[name] + count for name, count in added.items()}
+        )
     )
     append_audit(tx, "grading_run.ended", now=now, detail={"grading_run_id": grading_run_id})

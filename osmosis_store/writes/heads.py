@@ -20,7 +20,7 @@ from osmosis_store.statements import (
     values_of_rows,
 )
 
-__all__ = ["Head", "KnownHeads", "advance_heads", "lock_heads", "lock_rollout"]
+__all__ = ["Head", "KnownHeads", "advance_heads", "is_same_sample", "lock_heads", "lock_rollout"]
 
 Head: TypeAlias = tuple[int, bytes]
 """A sample's item count, which is its next position, and its chain head."""
@@ -48,7 +48,7 @@ def _lock_heads_statement(size: int) -> sa.Executable:
     wanted = values_of_rows("wanted", size, *_KEY_COLUMNS)
     return (
         sa.select(*_HEAD_COLUMNS)
-        .join(wanted, _is_same_sample(wanted))
+        .join(wanted, is_same_sample(wanted))
         .order_by(*_KEY_COLUMNS)
         .with_for_update(of=samples)
     )
@@ -61,7 +61,7 @@ def _select_heads_as_json(size: int) -> sa.Executable:
     *facts, head = _HEAD_COLUMNS
     row = sa.func.json_array(*facts, sa.func.hex(head))
     return sa.select(sa.func.json_group_array(row)).select_from(
-        sa.join(wanted, samples, _is_same_sample(wanted))
+        sa.join(wanted, samples, is_same_sample(wanted))
     )
 
 
@@ -74,12 +74,13 @@ def _advance_heads_statement(size: int) -> sa.Executable:
     grown = values_of_rows("grown", size, *_GROWN_COLUMNS)
     return (
         sa.update(samples)
-        .where(_is_same_sample(grown))
+        .where(is_same_sample(grown))
         .values({name: grown.c[name] for name in ("item_count", "chain_head", "updated_at")})
     )
 
 
-def _is_same_sample(rows: sa.CTE) -> sa.ColumnElement[bool]:
+def is_same_sample(rows: sa.CTE) -> sa.ColumnElement[bool]:
+    """Return the condition under which a sample is the one that such a row names."""
     return sa.and_(
         samples.c.rollout_id == rows.c.rollout_id, samples.c.sample_id == rows.c.sample_id
     )

@@ -39,6 +39,6 @@ def add_grades(
     def write(tx: Connection) -> None:
         now = database.clock()
         ensure_grading_run(tx, grading_run_id, run, versions={}, now=now)
-        append_grades(tx, rollout_id, grading_run_id, grades, now=now)
+        append_grades(tx, grading_run_id, {rollout_id: grades}, now=now)
 
     database.write_now(write)
