@@ -1,4 +1,4 @@
-"""Grading samples once: the only place where a grader is run."""
+"""Running a grader: the only place where one is run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from osmosis_ai.rollout.types import (
 )
 from osmosis_ai.rollout.utils.rewards import validate_samples_have_rewards
 
-__all__ = ["POLICY_CALLS_REFUSED", "TRACEBACK", "grade_samples"]
+__all__ = ["POLICY_CALLS_REFUSED", "TRACEBACK", "grade_samples", "run_grader"]
 
 POLICY_CALLS_REFUSED = "policy_calls_refused"
 TRACEBACK = "traceback"
@@ -56,21 +56,21 @@ async def grade_samples(
     """
     scope = GradingScope()
     graded = dict(samples)
-
-    async def run() -> None:
+    try:
         for sample_id, sample in samples.items():
             graded[sample_id] = sample.model_copy(deep=True, update={"reward": None})
-        with scope.active():
-            ctx = GraderContext(
-                label, graded, project_path, copy.deepcopy(_dict(metadata)), artifacts_dir
-            )
-            await grader(copy.deepcopy(config)).grade(ctx)
-            _adopt(graded, ctx.samples)
-            validate_samples_have_rewards(graded)
-
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    try:
-        await run_until(run, deadline=deadline, message=f"the grader was not done in {timeout_s} s")
+        await run_grader(
+            grader,
+            config,
+            samples=graded,
+            label=label,
+            metadata=copy.deepcopy(_dict(metadata)),
+            scope=scope,
+            timeout_s=timeout_s,
+            project_path=project_path,
+            artifacts_dir=artifacts_dir,
+        )
+        validate_samples_have_rewards(graded)
     except Exception as error:
         return _failure(error, graded, samples, scope)
     return ExecutionResult(
@@ -78,6 +78,40 @@ async def grade_samples(
         samples={sample_id: sample.json_safe_copy() for sample_id, sample in graded.items()},
         extra_fields={POLICY_CALLS_REFUSED: scope.policy_calls_refused},
     )
+
+
+async def run_grader(
+    grader: type[Grader],
+    config: GraderConfig | None,
+    *,
+    samples: dict[str, RolloutSample],
+    label: str | None,
+    metadata: dict[str, Any] | None,
+    scope: GradingScope,
+    timeout_s: float | None = None,
+    project_path: str | None = None,
+    artifacts_dir: Path | None = None,
+) -> None:
+    """Run a new grader on samples that are its own to change.
+
+    Args:
+        samples: By sample id; afterwards with what the grader made of them.
+        scope: Refuses the policy meanwhile, and counts.
+        timeout_s: Seconds for constructing and running the grader; None: no limit.
+
+    Raises:
+        Whatever the grader raises; `DeadlineExceeded`; ValueError or TypeError for samples that
+        the rollout never had.
+    """
+
+    async def run() -> None:
+        with scope.active():
+            ctx = GraderContext(label, samples, project_path, metadata, artifacts_dir)
+            await grader(copy.deepcopy(config)).grade(ctx)
+            _adopt(samples, ctx.samples)
+
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    await run_until(run, deadline=deadline, message=f"the grader was not done in {timeout_s} s")
 
 
 def _dict(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
