@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "CannotResume",
     "CorruptItem",
     "EvalRunNotFound",
     "GraderNotLoadable",
+    "GraderNotShareable",
     "GradingRunNotFound",
+    "InvalidComparison",
+    "InvalidGrade",
     "InvalidId",
     "InvalidSelection",
+    "InvalidShard",
     "InvalidStoreUrl",
     "ItemNotStorable",
     "LabelNotStorable",
     "LeaseLost",
+    "MixedGrades",
+    "NetworkRefused",
     "NoStoreGiven",
     "NotAStore",
+    "NothingSelected",
     "OutcomeUnknown",
     "RolloutExists",
     "RolloutFinished",
@@ -36,8 +45,10 @@ __all__ = [
     "StoreReadOnly",
     "StoreReplaced",
     "StoreUnreachable",
+    "WorkerDied",
 ]
 
+_NAMED = 5
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -224,6 +235,65 @@ class InvalidSelection(StoreError, ValueError):
     exit_code = 2
 
 
+class InvalidShard(StoreError, ValueError):
+    """A shard is not I/N with I from 1 to N."""
+
+    exit_code = 2
+
+    def __init__(self, shard: str) -> None:
+        super().__init__(
+            f"{shard!r} is no shard", hint="write I/N, as 1/4 for the first of four shares"
+        )
+        self.shard = shard
+
+
+class NothingSelected(StoreError, LookupError):
+    """No rollout fits a selection that something was to be done with."""
+
+    exit_code = 4
+
+    def __init__(self, selection: dict[str, Any]) -> None:
+        given = ", ".join(f"{name}={value}" for name, value in selection.items())
+        super().__init__(
+            f"no rollout fits {given}" if given else "the store has no rollout",
+            hint="`osmosis-store rollouts list` with the same flags shows what fits",
+        )
+        self.selection = selection
+
+
+class CannotResume(StoreError, ValueError):
+    """A grading run cannot be gone on with, or is not known to have failures to try again."""
+
+    def __init__(self, grading_run_id: str | None, reason: str, *, hint: str = "") -> None:
+        what = (
+            "nothing to go on with" if grading_run_id is None else f"{grading_run_id} cannot go on"
+        )
+        super().__init__(f"{what}: {reason}", hint=hint)
+        self.grading_run_id, self.reason = grading_run_id, reason
+
+
+class WorkerDied(StoreError):
+    """A process that was grading ended without a word; what it had stored is kept."""
+
+    def __init__(self, worker: int, exit_code: int | None) -> None:
+        super().__init__(
+            f"grading process {worker} ended with code {exit_code}",
+            hint="what was graded is stored; the same command grades the rest",
+        )
+        self.worker, self.process_exit_code = worker, exit_code
+
+
+class GraderNotShareable(StoreError):
+    """A grader cannot be loaded in another process."""
+
+    def __init__(self, grader: str) -> None:
+        super().__init__(
+            f"{grader} cannot be graded with in other processes: it is defined in the main program",
+            hint="move it to a file of its own, or grade without workers",
+        )
+        self.grader = grader
+
+
 class EvalRunNotFound(StoreError, LookupError):
     """No eval run has this id."""
 
@@ -264,9 +334,67 @@ class GradingRunNotFound(StoreError, LookupError):
 
     exit_code = 4
 
-    def __init__(self, grading_run_id: str) -> None:
-        super().__init__(f"no grading run {grading_run_id!r}")
-        self.grading_run_id = grading_run_id
+    def __init__(self, grading_run_id: str, newest: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"no grading run {grading_run_id!r}",
+            hint=f"the newest are {', '.join(newest)}" if newest else "",
+        )
+        self.grading_run_id, self.newest = grading_run_id, list(newest)
+
+
+class InvalidGrade(StoreError, ValueError):
+    """A grade that somebody wants to add says nothing that can be kept; nothing is stored."""
+
+    exit_code = 2
+
+
+class InvalidComparison(StoreError, ValueError):
+    """Two grading runs cannot be compared like this."""
+
+    exit_code = 2
+
+
+class MixedGrades(StoreError, ValueError):
+    """Grades were to be compared of which some are not of the same: other labels, other items.
+
+    Attributes:
+        compared_count: Samples that both grading runs gave a reward to, those named included.
+        samples: The ones that differ: ids, `labels_differ`, `items_differ`, and the labels.
+    """
+
+    exit_code = 3
+
+    def __init__(
+        self, a: str, b: str, compared_count: int, samples: Sequence[dict[str, Any]]
+    ) -> None:
+        labels = sum(one["labels_differ"] for one in samples)
+        items = sum(one["items_differ"] for one in samples)
+        reasons = [
+            f"{count:,} graded with {what}"
+            for count, what in ((labels, "another label"), (items, "other items"))
+            if count
+        ]
+        super().__init__(
+            f"cannot compare {a} with {b}: of {compared_count:,} samples {' and '.join(reasons)}",
+            hint="\n".join(
+                [
+                    *map(_tell_mixed, samples[:_NAMED]),
+                    *([f"and {len(samples) - _NAMED:,} more"] if len(samples) > _NAMED else []),
+                    "regrade them with both graders, or compare them all the same: --allow-mixed",
+                ]
+            ),
+        )
+        self.a, self.b, self.compared_count = a, b, compared_count
+        self.samples = list(samples)
+
+
+def _tell_mixed(sample: dict[str, Any]) -> str:
+    reasons = []
+    if sample["labels_differ"]:
+        reasons.append(f"label {sample['label_a']!r} and {sample['label_b']!r}")
+    if sample["items_differ"]:
+        reasons.append("other items")
+    return f"{sample['rollout_id']} {sample['sample_id']}: {', '.join(reasons)}"
 
 
 class RolloutExists(StoreError, ValueError):
@@ -321,6 +449,29 @@ class LabelNotStorable(StoreError, ValueError):
             "surrogate"
         )
         self.rollout_id, self.label = rollout_id, label
+
+
+class NetworkRefused(StoreError, PermissionError):
+    """A grader tried to reach the network or to start a program.
+
+    An `OSError`, so that HTTP clients take it for a connection that failed and keep its text.
+    """
+
+    def __init__(self, attempt: str) -> None:
+        message = (
+            f"the grader tried to {attempt}; refused, since a regrade uses no network "
+            "(a judge may: --allow-network)"
+        )
+        super().__init__(message)
+        # aiohttp and others show these instead of the text
+        self.errno, self.strerror = errno.EACCES, message
+        self.attempt = attempt
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+    def __reduce__(self) -> tuple[type[NetworkRefused], tuple[str]]:
+        return type(self), (self.attempt,)
 
 
 class CorruptItem(StoreError, ValueError):

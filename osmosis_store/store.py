@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from osmosis_store.database import Database
 from osmosis_store.engine import Options, Synchronous, parse_url
+from osmosis_store.ids import new_id
 from osmosis_store.queries.grades import fetch_grades, fetch_grading_runs
 from osmosis_store.queries.items import fetch_item_records, require_sample
 from osmosis_store.queries.rollouts import (
@@ -30,6 +31,7 @@ from osmosis_store.records import (
 
 if TYPE_CHECKING:
     from osmosis_store.adapters.agents_session import OsmosisSQLSession
+    from osmosis_store.differences import GradesDiff
 
 __all__ = ["Store"]
 
@@ -134,6 +136,81 @@ class Store:
     async def grading_runs(self) -> list[GradingRunRecord]:
         """Return every grading run, newest first."""
         return await self.database.read(fetch_grading_runs)
+
+    async def add_grade(
+        self,
+        rollout_id: str,
+        reward: float,
+        *,
+        author: str,
+        reason: str,
+        sample_id: str | None = None,
+        explanation: str | None = None,
+    ) -> GradeRecord:
+        """Add a person's grade of a sample, a grading run of kind human; return it as stored.
+
+        Args:
+            reward: Finite.
+            author: Who gives it; `reason`: why. Both are kept with the grading run.
+            sample_id: None: the only sample that the rollout has.
+
+        Raises:
+            RolloutNotFound, SampleNotFound
+            InvalidGrade: A reward that is not finite, an empty author or reason, or several
+                samples of which none is named.
+        """
+        from osmosis_store.human_grades import HumanGrade, insert_human_grade
+
+        grade = HumanGrade(
+            rollout_id=rollout_id,
+            sample_id=sample_id,
+            reward=reward,
+            author=author,
+            reason=reason,
+            explanation=explanation,
+        )
+        grading_run_id = new_id("g_")
+        return await self.database.write(
+            lambda tx: insert_human_grade(tx, grade, grading_run_id, now=self.database.clock())
+        )
+
+    async def diff(
+        self,
+        a: str,
+        b: str,
+        *,
+        selection: Selection | None = None,
+        allow_mixed: bool = False,
+        pass_threshold: float = 1.0,
+        mover_limit: int = 10,
+    ) -> GradesDiff:
+        """Compare grading run `b` with grading run `a` on the samples that both have graded.
+
+        Args:
+            a, b: Ids of grading runs; of a sample graded again, each one's newest grade counts.
+            selection: Only these samples; None: all.
+            allow_mixed: Also compare grades that saw another label, or other items.
+            pass_threshold: A sample passes with this reward or more.
+            mover_limit: How many of the samples whose reward moved most to name.
+
+        Raises:
+            GradingRunNotFound
+            InvalidComparison: Both are the same grading run, or a number has no meaning.
+            MixedGrades: Two grades saw another label or other items, and `allow_mixed` is not set.
+        """
+        from osmosis_store.differences import diff_grades
+
+        return await self.database.read(
+            partial(
+                diff_grades,
+                a=a,
+                b=b,
+                selection=selection,
+                allow_mixed=allow_mixed,
+                pass_threshold=pass_threshold,
+                mover_limit=mover_limit,
+            )
+        )
 
     async def eval_runs(self) -> list[EvalRunRecord]:
         """Return every eval run, newest first."""

@@ -17,6 +17,7 @@ __all__ = [
     "fetch_grades",
     "fetch_grading_run",
     "fetch_grading_runs",
+    "fetch_newest_run_ids",
     "fetch_settled_samples",
 ]
 
@@ -68,17 +69,25 @@ def fetch_grading_runs(tx: Connection, *, limit: int | None = None) -> list[Grad
     return [_to_grading_run(row) for row in rows]
 
 
+def fetch_newest_run_ids(tx: Connection, *, limit: int = 3) -> list[str]:
+    """Return the ids of the newest grading runs, the newest first."""
+    found = sa.select(grading_runs.c.grading_run_id).order_by(
+        grading_runs.c.started_at.desc(), grading_runs.c.grading_run_id.desc()
+    )
+    return list(tx.execute(found.limit(limit)).scalars())
+
+
 def fetch_grading_run(tx: Connection, grading_run_id: str) -> GradingRunRecord:
     """Return one grading run.
 
     Raises:
-        GradingRunNotFound
+        GradingRunNotFound: Names the newest ones that there are.
     """
     row = tx.execute(
         sa.select(grading_runs).where(grading_runs.c.grading_run_id == grading_run_id)
     ).one_or_none()
     if row is None:
-        raise GradingRunNotFound(grading_run_id)
+        raise GradingRunNotFound(grading_run_id, fetch_newest_run_ids(tx))
     return _to_grading_run(row)
 
 
