@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+from osmosis_store.conditions import parse_reward
 from osmosis_store.errors import InvalidSelection
 
 __all__ = [
@@ -269,6 +271,9 @@ class RolloutDetail:
 class Selection:
     """Which rollouts are meant: every condition that is given must hold.
 
+    Sample, reward, graded_by, ungraded_by, tool and text are conditions on samples: a rollout is
+    meant when one of its samples fulfils all of them that are given.
+
     Attributes:
         eval_run: An eval run's id.
         rollout: Ids of rollouts; empty: any.
@@ -276,7 +281,17 @@ class Selection:
         since: Started at or after; `until`: started before.
         workflow: As `module:Class`.
         label: The row's label, exactly.
+        reward: Of the sample's newest grade, by the grader of `graded_by` where that is given:
+            `<0.5`, `<=0.5`, `>0.5`, `>=1`, `=1`, `!=0`, or `0.2..0.8`. A grade that failed or
+            is removed has no reward.
+        graded_by: Has a grade, not an error, of this grader: a grading run's id, the grader's
+            reference or its class name alone, or eight or more characters of its code digest.
+        ungraded_by: Has none.
         tool: Called the tool of this name at least once.
+        text: An item says this, popped ones too: A to Z in either case, all else exactly. Ids,
+            types, keys and the data of images do not count; a call's arguments do.
+        meta: Keys and values of the rollout's metadata: nested keys with dots, a value equal as
+            JSON or as text.
         sample: Has a sample of this id; only these samples are meant then.
     """
 
@@ -287,7 +302,12 @@ class Selection:
     until: dt.datetime | None = None
     workflow: str | None = None
     label: str | None = None
+    reward: str | None = None
+    graded_by: str | None = None
+    ungraded_by: str | None = None
     tool: str | None = None
+    text: str | None = None
+    meta: tuple[tuple[str, str], ...] = field(default=())
     sample: str | None = None
 
     def __post_init__(self) -> None:
@@ -299,6 +319,14 @@ class Selection:
             time = getattr(self, name)
             if time is not None and time.tzinfo is None:
                 raise InvalidSelection(f"{name} needs a time zone: {time}")
+        if self.reward is not None:
+            parse_reward(self.reward)
+        for name in ("graded_by", "ungraded_by", "text"):
+            if getattr(self, name) == "":
+                raise InvalidSelection(f"{name} is empty")
+        for key, _ in self.meta:
+            if not key:
+                raise InvalidSelection("a metadata key is empty")
 
     def to_json(self) -> dict[str, Any]:
         """Return the conditions that are given, as JSON values."""
@@ -306,5 +334,34 @@ class Selection:
         for one in fields(self):
             value = getattr(self, one.name)
             if value not in (None, ()):
-                found[one.name] = value.isoformat() if isinstance(value, dt.datetime) else value
+                found[one.name] = _to_json_value(value)
         return found
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Selection:
+        """Return the selection that `to_json` gave these values for.
+
+        Raises:
+            InvalidSelection: A name or a value is none of ours.
+        """
+        unknown = values.keys() - {one.name for one in fields(cls)}
+        if unknown:
+            raise InvalidSelection(f"there is no condition {min(unknown)!r}")
+        found = dict(values)
+        try:
+            for name in ("since", "until"):
+                if name in found:
+                    found[name] = dt.datetime.fromisoformat(found[name])
+            if "rollout" in found:
+                found["rollout"] = tuple(found["rollout"])
+            if "meta" in found:
+                found["meta"] = tuple((key, value) for key, value in found["meta"])
+        except (TypeError, ValueError) as error:
+            raise InvalidSelection(f"this is no selection: {error}") from None
+        return cls(**found)
+
+
+def _to_json_value(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    return [_to_json_value(part) for part in value] if isinstance(value, tuple) else value

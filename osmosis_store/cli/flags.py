@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from osmosis_store.conditions import parse_meta
 from osmosis_store.records import Selection
 
 __all__ = [
@@ -60,7 +61,10 @@ class ViewFlags:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SelectionFlags:
-    """Which rollouts are meant: each condition that is given must hold."""
+    """Which rollouts are meant: each condition that is given must hold.
+
+    Those on samples hold together for one of the rollout's samples.
+    """
 
     eval_run: Annotated[
         str | None, typer.Option("--eval-run", metavar="ID", help="Of this eval run.")
@@ -90,8 +94,46 @@ class SelectionFlags:
     label: Annotated[
         str | None, typer.Option("--label", metavar="TEXT", help="With exactly this label.")
     ] = None
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            "--reward",
+            metavar="RANGE",
+            help="A sample's newest reward is so: '<0.5', '>=1', '=0', '!=0' or 0.2..0.8.",
+        ),
+    ] = None
+    graded_by: Annotated[
+        str | None,
+        typer.Option(
+            "--graded-by",
+            metavar="GRADER",
+            help="Graded by this: a grading run's id, module:Class, Class, or 8 or more characters "
+            "of the code digest.",
+        ),
+    ] = None
+    ungraded_by: Annotated[
+        str | None,
+        typer.Option("--ungraded-by", metavar="GRADER", help="Not graded by this: as --graded-by."),
+    ] = None
     tool: Annotated[
         str | None, typer.Option("--tool", metavar="NAME", help="Called this tool.")
+    ] = None
+    text: Annotated[
+        str | None,
+        typer.Option(
+            "--text",
+            metavar="TEXT",
+            help="An item says this: A to Z in either case, all else exactly.",
+        ),
+    ] = None
+    meta: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--meta",
+            metavar="KEY=VALUE",
+            help="The rollout's metadata has this value, as JSON or as text; nested keys with "
+            "dots. May be given many times.",
+        ),
     ] = None
     sample: Annotated[
         str | None,
@@ -102,7 +144,7 @@ class SelectionFlags:
         """Return the conditions as the store takes them.
 
         Raises:
-            InvalidSelection: There is no such status.
+            InvalidSelection: A value has no meaning.
             typer.BadParameter: A time cannot be read.
         """
         return Selection(
@@ -113,7 +155,12 @@ class SelectionFlags:
             until=_to_time("--until", self.until),
             workflow=self.workflow,
             label=self.label,
+            reward=self.reward,
+            graded_by=self.graded_by,
+            ungraded_by=self.ungraded_by,
             tool=self.tool,
+            text=self.text,
+            meta=tuple(parse_meta(one) for one in self.meta or ()),
             sample=self.sample,
         )
 

@@ -12,7 +12,13 @@ from osmosis_store.codec import decode_body
 from osmosis_store.errors import EvalRunNotFound, RolloutFinished, RolloutNotFound
 from osmosis_store.queries.grades import fetch_grades
 from osmosis_store.queries.items import fetch_item_records, fetch_samples
-from osmosis_store.queries.workers import fetch_living_workers
+from osmosis_store.queries.selection import (
+    Candidate,
+    fetch_fulfilling,
+    is_sql_alone,
+    rollout_conditions,
+    seen_status,
+)
 from osmosis_store.records import (
     EvalRunRecord,
     ModelCallRecord,
@@ -22,7 +28,7 @@ from osmosis_store.records import (
     Selection,
     Usage,
 )
-from osmosis_store.schema import eval_runs, items, model_calls, rollouts, samples
+from osmosis_store.schema import eval_runs, model_calls, rollouts
 from osmosis_store.statements import run_compiled
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "fetch_model_calls",
     "fetch_newest_eval_run",
     "fetch_rollout",
+    "fetch_rollout_count",
     "fetch_rollout_detail",
     "fetch_rollout_ids",
     "fetch_rollouts",
@@ -39,59 +46,16 @@ __all__ = [
     "require_open_conversation",
 ]
 
+_SLICE = 200
+_CANDIDATE = (rollouts.c.rollout_id, rollouts.c.metadata)
 _SELECT_STATUS = sa.select(rollouts.c.status).where(
     rollouts.c.rollout_id == sa.bindparam("rollout_id")
 )
 
 
-def seen_status(tx: Connection) -> sa.ColumnElement[str]:
-    """Return a rollout's status as a reader sees it now.
-
-    A running rollout is crashed from the moment when its worker does not live any more.
-    """
-    living = [worker.worker_id for worker in fetch_living_workers(tx)]
-    is_lost = sa.or_(rollouts.c.worker_id.is_(None), rollouts.c.worker_id.not_in(living))
-    return sa.case(
-        (sa.and_(rollouts.c.status == "running", is_lost), "crashed"), else_=rollouts.c.status
-    )
-
-
 def _select_rollouts(tx: Connection) -> sa.Select[Any]:
     columns = (column for column in rollouts.c if column.name != "status")
     return sa.select(*columns, seen_status(tx).label("status"))
-
-
-def _conditions(tx: Connection, selection: Selection) -> list[sa.ColumnElement[bool]]:
-    """Return what a rollout must fulfil to be selected."""
-    table = rollouts.c
-    found: list[sa.ColumnElement[bool]] = []
-    if selection.rollout:
-        found.append(table.rollout_id.in_(selection.rollout))
-    for column, value in (
-        (table.eval_run_id, selection.eval_run),
-        (table.workflow, selection.workflow),
-        (table.label, selection.label),
-        (seen_status(tx), selection.status),
-    ):
-        if value is not None:
-            found.append(column == value)
-    if selection.since is not None:
-        found.append(table.started_at >= selection.since)
-    if selection.until is not None:
-        found.append(table.started_at < selection.until)
-    if selection.tool is not None:
-        found.append(
-            sa.exists().where(
-                items.c.rollout_id == table.rollout_id, items.c.tool_name == selection.tool
-            )
-        )
-    if selection.sample is not None:
-        found.append(
-            sa.exists().where(
-                samples.c.rollout_id == table.rollout_id, samples.c.sample_id == selection.sample
-            )
-        )
-    return found
 
 
 def fetch_rollouts(
@@ -106,18 +70,64 @@ def fetch_rollouts(
     Args:
         after: Only those behind this id: the last one of the page before.
         limit: At most so many; None: all.
+
+    Raises:
+        GradingRunNotFound: The selection names a grading run that does not exist.
     """
-    statement = _select_rollouts(tx).where(*_conditions(tx, selection))
-    if after is not None:
-        statement = statement.where(rollouts.c.rollout_id > after)
-    statement = statement.order_by(rollouts.c.rollout_id).limit(limit)
-    return [_to_rollout(row) for row in tx.execute(statement)]
+    statement = _select_rollouts(tx).where(*rollout_conditions(tx, selection))
+    rows = _fetch_selected(tx, selection, statement, after=after, limit=limit)
+    return [_to_rollout(row) for row in rows]
 
 
-def fetch_rollout_ids(tx: Connection, selection: Selection) -> Sequence[str]:
-    """Return the ids of the selected rollouts, ordered."""
-    statement = sa.select(rollouts.c.rollout_id).where(*_conditions(tx, selection))
-    return tx.execute(statement.order_by(rollouts.c.rollout_id)).scalars().all()
+def fetch_rollout_ids(
+    tx: Connection, selection: Selection, *, after: str | None = None, limit: int | None = None
+) -> Sequence[str]:
+    """Return the ids of the selected rollouts, ordered.
+
+    Args:
+        after: Only those behind this id.
+        limit: At most so many; None: all.
+
+    Raises:
+        GradingRunNotFound: The selection names a grading run that does not exist.
+    """
+    columns = [rollouts.c.rollout_id] if is_sql_alone(selection) else [*_CANDIDATE]
+    statement = sa.select(*columns).where(*rollout_conditions(tx, selection))
+    rows = _fetch_selected(tx, selection, statement, after=after, limit=limit)
+    return [row.rollout_id for row in rows]
+
+
+def fetch_rollout_count(tx: Connection, selection: Selection) -> int | None:
+    """Return how many rollouts are selected; None where only looking at each would tell."""
+    if not is_sql_alone(selection):
+        return None
+    counted = sa.select(sa.func.count()).select_from(rollouts)
+    return int(tx.execute(counted.where(*rollout_conditions(tx, selection))).scalar_one())
+
+
+def _fetch_selected(
+    tx: Connection,
+    selection: Selection,
+    statement: sa.Select[Any],
+    *,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[Row[Any]]:
+    """Fetch rows of rollouts; where SQL says too much, slice by slice until there are enough."""
+    ordered = statement.order_by(rollouts.c.rollout_id)
+    found: list[Row[Any]] = []
+    size = limit if is_sql_alone(selection) else _SLICE
+    while True:
+        behind = ordered if after is None else ordered.where(rollouts.c.rollout_id > after)
+        rows = tx.execute(behind.limit(size)).fetchall()
+        if is_sql_alone(selection):
+            return list(rows)
+        candidates = [Candidate(row.rollout_id, row.metadata) for row in rows]
+        fulfilling = fetch_fulfilling(tx, selection, candidates)
+        found += [row for row in rows if row.rollout_id in fulfilling]
+        if len(rows) < _SLICE or (limit is not None and len(found) >= limit):
+            return found[:limit]
+        after = rows[-1].rollout_id
 
 
 def fetch_rollout(tx: Connection, rollout_id: str) -> RolloutRecord:

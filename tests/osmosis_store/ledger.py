@@ -32,9 +32,11 @@ def add_grades(
     *grades: NewGrade,
     grader: str = "graders:Lenient",
     kind: GradingKind = "regrade",
+    code_digest: str | None = None,
 ) -> None:
     """Store grades of one rollout under a grading run, begun if it is new."""
-    run = NewGradingRun(kind=kind, grader=grader, code_digest=f"digest of {grader}")
+    digest = code_digest or f"digest of {grader}"
+    run = NewGradingRun(kind=kind, grader=grader, code_digest=digest)
 
     def write(tx: Connection) -> None:
         now = database.clock()
