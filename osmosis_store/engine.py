@@ -19,6 +19,7 @@ from osmosis_store.errors import (
     StoreError,
     StoreNotFound,
 )
+from osmosis_store.network_guard import store_connection
 
 __all__ = [
     "CHECKPOINT_PAGES",
@@ -176,6 +177,12 @@ def _postgresql_engine(place: Place, options: Options, *, write: bool) -> Engine
         pool_pre_ping=not write,
         isolation_level="READ COMMITTED" if write else "REPEATABLE READ",
     )
+
+    @sa.event.listens_for(engine, "do_connect")
+    def connect(dialect: Any, _: object, args: list[Any], values: dict[str, Any]) -> Any:
+        with store_connection():  # psycopg looks the server's name up in Python
+            return dialect.connect(*args, **values)
+
     if not write:
 
         @sa.event.listens_for(engine, "connect")
