@@ -187,8 +187,13 @@ def to_driver_time(tx: Connection, time: dt.datetime) -> Any:
 
 
 def insert_if_absent(table: sa.Table) -> postgresql.Insert:
-    """Return an INSERT that leaves a row that is there already as it is; the same on SQLite."""
-    return postgresql.insert(table).on_conflict_do_nothing()
+    """Return an INSERT that leaves a row that is there already as it is; the same on SQLite.
+
+    Its `rowcount` tells whether there was one.
+    """
+    insert = postgresql.insert(table).on_conflict_do_nothing()
+    # without it psycopg's count of an INSERT is lost, and reads as -1
+    return insert.execution_options(preserve_rowcount=True)
 
 
 def utc_now(tx: Connection, *, plus_s: float = 0) -> sa.ColumnElement[Any]:
