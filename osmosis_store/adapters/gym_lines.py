@@ -5,18 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from osmosis_store.codec import Item, to_clean_text, to_json_text
 
-__all__ = ["GymRollout", "read_gym_line", "read_gym_lines"]
+__all__ = ["GymRollout", "read_gym_line"]
 
-_BOM = b"\xef\xbb\xbf"
 _MAX_INTEGER = 2**31 - 1
+_MAX_NAME_LENGTH = 200
+_FAILED = ("failed", "cancelled")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,19 +23,20 @@ class GymRollout:
     """One rollout of a NeMo Gym file.
 
     Attributes:
-        digest: sha256 of the line, hexadecimal.
+        digest: sha256 of the line.
         prompt: The input items; a bare text as the user message that the Runner makes of it.
-        output: What the model and its tools did.
+        output: What the model and its tools did; empty where nobody ran the task.
         label: `expected_answer` of the line or its response; other values than text as JSON text.
         metadata: The line without the items: all other fields, those of the environment too.
+            Turns that were nested are there as the positions of their items.
         reward: None where the line has none.
         agent: The name of the agent that ran it; None where the line does not say.
         task_index: `_ng_task_index`; None where the line has no such number.
         attempt: `_ng_rollout_index`; None where the line has no such number.
-        response: The response without its output.
+        response: The response without its output; None where the line has none.
     """
 
-    digest: str
+    digest: bytes
     prompt: list[Item]
     output: list[Item]
     label: str | None
@@ -45,55 +45,50 @@ class GymRollout:
     agent: str | None
     task_index: int | None
     attempt: int | None
-    response: dict[str, Any]
+    response: dict[str, Any] | None
 
     @property
     def created_at(self) -> dt.datetime | None:
         """When the response was begun; None where it does not say."""
-        return _to_time(self.response.get("created_at"))
+        return _to_time((self.response or {}).get("created_at"))
 
     @property
     def completed_at(self) -> dt.datetime | None:
         """When the response was complete; None where it does not say."""
-        return _to_time(self.response.get("completed_at"))
+        return _to_time((self.response or {}).get("completed_at"))
 
 
-def read_gym_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield a file's lines that are not blank, each with its number from 1."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            text = (line.removeprefix(_BOM) if number == 1 else line).strip()
-            if text:
-                yield number, text
-
-
-def read_gym_line(line: bytes) -> GymRollout | None:
-    """Understand one line; None when it has no response: a task that nobody has run.
+def read_gym_line(line: bytes) -> GymRollout:
+    """Understand one line.
 
     Raises:
         ValueError: It is not a rollout; says why.
     """
-    data = _parse(line)
-    if data.get("response") is None:
-        return None
+    try:
+        return _to_rollout(line, _parse(line))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _to_rollout(line: bytes, data: dict[str, Any]) -> GymRollout:
     params = _require_object(data, "responses_create_params")
-    response = _require_object(data, "response")
-    rest = {
-        **data,
-        "responses_create_params": _without(params, "input"),
-        "response": _without(response, "output"),
-    }
+    response = None if data.get("response") is None else _require_object(data, "response")
+    asked, turns = _find_prompt(params, required=response is None)
+    output, output_turns = _find_output(response)
+    rest = {**data, "responses_create_params": _replace(params, "input", turns)}
+    if response is not None:
+        response = rest["response"] = _replace(response, "output", output_turns)
     return GymRollout(
-        digest=sha256(line).hexdigest(),
-        prompt=_find_prompt(params),
-        output=_require_items(response.get("output"), "response.output"),
-        label=_find_label(data, response),
+        digest=sha256(line).digest(),
+        prompt=asked,
+        output=output,
+        label=_find_label(data, response or {}),
         metadata=rest,
         reward=_find_reward(data),
         agent=_find_agent(data),
         task_index=_find_index(data, "_ng_task_index"),
         attempt=_find_index(data, "_ng_rollout_index"),
-        response=rest["response"],
+        response=response,
     )
 
 
@@ -109,8 +104,6 @@ def _parse(line: bytes) -> dict[str, Any]:
         raise ValueError(f"it is not UTF-8: {error.reason} at byte {error.start}") from None
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error.msg} at character {error.colno}") from None
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError("it is not a JSON object")
     return data
@@ -139,24 +132,54 @@ def _require_object(data: dict[str, Any], name: str) -> dict[str, Any]:
     return value
 
 
-def _require_items(value: object, name: str) -> list[Item]:
+def _replace(data: dict[str, Any], key: str, value: object) -> dict[str, Any]:
+    """Return the fields with another value in the place of one; None: without it."""
+    return {
+        name: value if name == key else part
+        for name, part in data.items()
+        if name != key or value is not None
+    }
+
+
+def _find_prompt(params: dict[str, Any], *, required: bool) -> tuple[list[Item], object]:
+    value = params.get("input")
+    if value is None and not required:
+        return [], None
+    return _to_items([value] if isinstance(value, str) else value, "responses_create_params.input")
+
+
+def _find_output(response: dict[str, Any] | None) -> tuple[list[Item], object]:
+    if response is None:
+        return [], None
+    failed = response.get("error") is not None or response.get("status") in _FAILED
+    if response.get("output") is None and failed:
+        return [], None
+    return _to_items(response.get("output"), "response.output", role="assistant")
+
+
+def _to_items(value: object, name: str, *, role: str = "user") -> tuple[list[Item], object]:
+    """Return items in their order, and how their turns were nested: None where they were not.
+
+    Args:
+        role: Of the message that a bare text stands for.
+    """
     if not isinstance(value, list):
         raise ValueError(f"{name} is missing" if value is None else f"{name} is not an array")
-    for index, item in enumerate(value):
-        if not isinstance(item, dict):
-            raise ValueError(f"{name}[{index}] is not an object")
-    return value
+    items: list[Item] = []
 
+    def add(part: object, place: str) -> object:
+        if isinstance(part, list):
+            return [add(inner, f"{place}[{at}]") for at, inner in enumerate(part)]
+        if isinstance(part, str):
+            part = {"content": part, "role": role}
+        if not isinstance(part, dict):
+            raise ValueError(f"{place} is not an object")
+        items.append(part)
+        return len(items) - 1
 
-def _without(data: dict[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != key}
-
-
-def _find_prompt(params: dict[str, Any]) -> list[Item]:
-    value = params.get("input")
-    if isinstance(value, str):
-        return [{"content": value, "role": "user"}]
-    return _require_items(value, "responses_create_params.input")
+    turns = add(value, name)
+    is_nested = any(isinstance(part, list) for part in value)
+    return items, turns if is_nested else None
 
 
 def _find_label(data: dict[str, Any], response: dict[str, Any]) -> str | None:
@@ -187,7 +210,7 @@ def _find_reward(data: dict[str, Any]) -> float | None:
 def _find_agent(data: dict[str, Any]) -> str | None:
     agent = data.get("agent_ref")
     name = agent.get("name") if isinstance(agent, dict) else agent
-    return to_clean_text(name) if isinstance(name, str) and name else None
+    return to_clean_text(name)[:_MAX_NAME_LENGTH] if isinstance(name, str) and name else None
 
 
 def _find_index(data: dict[str, Any], name: str) -> int | None:

@@ -93,7 +93,7 @@ def test_a_store_that_cannot_be_written_can_be_read_and_says_so_when_written(
     written = call(folder, "osmosis-store", "import", "gym", str(GYM[0]), prefix=prefix)
     path.parent.chmod(0o755)
 
-    assert len(json.loads(read.stdout)["rollouts"]) == 12
+    assert len(json.loads(read.stdout)["rollouts"]) == 13
     assert written.returncode == 1
     assert "error: .osmosis/rollouts.db cannot be written" in written.stderr
     assert "check the permissions" in written.stderr

@@ -116,7 +116,7 @@ def test_samples_that_fail_are_named_and_the_exit_code_is_1(command: Command) ->
     report = command("regrade", "--grader", "graders.py:Broken", "--force", "--json")
 
     assert (done.code, report.code) == (1, 1)
-    assert "graded   3 of 12 samples" in done.out
+    assert "graded   3 of 13 samples" in done.out
     assert "main: no ␛[31mlabel" in done.err
     assert report.data["failed_count"] == len(report.data["failures"]) == 9
     assert report.data["failures"][0].keys() == {"rollout_id", "sample_id", "error"}

@@ -1,20 +1,25 @@
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import secrets
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from osmosis_store.adapters import gym_files
 from osmosis_store.adapters.gym_lines import read_gym_line
 from osmosis_store.database import Database
 from osmosis_store.engine import Options, parse_url
 from osmosis_store.queries.grades import fetch_grades, fetch_grading_runs
 from osmosis_store.queries.items import fetch_items
-from osmosis_store.queries.rollouts import fetch_model_calls, fetch_rollout
-from osmosis_store.records import SampleKey
+from osmosis_store.queries.rollouts import fetch_model_calls, fetch_rollout, fetch_rollouts
+from osmosis_store.records import SampleKey, Selection
 
 from .conftest import GYM, Command
 
@@ -47,56 +52,240 @@ def open_store() -> Database:
     return Database.open(parse_url(URL), Options(readonly=True), create=False)
 
 
+def stored(command: Command) -> list[dict[str, Any]]:
+    rollouts: list[dict[str, Any]] = command("rollouts", "list", "--store", URL, "--json").data[
+        "rollouts"
+    ]
+    return rollouts
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_item_and_every_other_field_comes_back_as_it_was(
     command: Command, file: Path
 ) -> None:
-    (report,) = command("import", "gym", file, "--store", URL, "--json").data["files"]
+    command("import", "gym", file, "--store", URL)
 
-    ids = iter(report["imported"])
     database = open_store()
+    with database.reading() as tx:
+        rollouts = {
+            json.dumps([fetch_items(tx, SampleKey(one.rollout_id, "main")), one.metadata]): one
+            for one in fetch_rollouts(tx, Selection())
+        }
+    database.close()
     for text in file.read_text(encoding="utf-8").splitlines():
         data = json.loads(text)
-        if "response" not in data:
-            continue
-        rollout_id = next(ids)
         prompt = data["responses_create_params"].pop("input")
         if isinstance(prompt, str):
             prompt = [{"content": prompt, "role": "user"}]
-        with database.reading() as tx:
-            items = fetch_items(tx, SampleKey(rollout_id, "main"))
-            rollout = fetch_rollout(tx, rollout_id)
+        output = data["response"].pop("output") if "response" in data else []
         # as text: the order of the keys counts
-        assert json.dumps(items) == json.dumps(prompt + data["response"].pop("output"))
+        rollout = rollouts.pop(json.dumps([prompt + output, data]))
         assert json.dumps(rollout.prompt) == json.dumps(prompt)
-        assert json.dumps(rollout.metadata) == json.dumps(data)
-    assert next(ids, None) is None
+    assert not rollouts
+
+
+def test_a_line_without_a_response_is_a_failed_rollout_of_what_was_asked(command: Command) -> None:
+    done = command("import", "gym", GYM / "multichallenge.jsonl", "--store", URL)
+
+    assert done.code == 0
+    assert "1 line without a response, as failed rollouts" in done.out
+    (rollout,) = stored(command)
+    assert (rollout["status"], rollout["rewards"]) == ("failure", {})
+    assert rollout["error_message"] == "no response: a task that nobody has run"
+    database = open_store()
+    with database.reading() as tx:
+        items = fetch_items(tx, SampleKey(rollout["rollout_id"], "main"))
+        assert items == fetch_rollout(tx, rollout["rollout_id"]).prompt
+        assert fetch_grading_runs(tx) == []
     database.close()
 
 
-def test_a_line_without_a_response_is_a_task_and_is_skipped(command: Command) -> None:
-    done = command("import", "gym", GYM / "multichallenge.jsonl", "--store", URL, "--json")
+def test_a_row_that_gym_calls_a_failure_says_which(command: Command) -> None:
+    failure = {"_ng_failure_class": "timeout_exceeded", "_ng_failure_message": "after 60 s"}
+    file = write(Path("f_failures.jsonl"), line(response=None, reward=None, **failure))
 
-    assert done.code == 0
-    (report,) = done.data["files"]
-    assert report["imported"] == []
-    assert report["skipped"] == [{"line": 1, "reason": "no response: a task, not a rollout"}]
+    command("import", "gym", file, "--store", URL)
+
+    (rollout,) = stored(command)
+    assert rollout["error_message"] == "timeout_exceeded: after 60 s"
+    assert (rollout["status"], rollout["error_category"]) == ("failure", "timeout")
 
 
 def test_importing_twice_stores_nothing_twice_and_says_so(command: Command) -> None:
-    first = command("import", "gym", *FILES, "--store", URL, "--json").data["files"]
+    first = command("import", "gym", *FILES, "--store", URL, "--json").data
     again = command("import", "gym", *FILES, "--store", URL)
-    found = command("import", "gym", *FILES, "--store", URL, "--json").data["files"]
+    found = command("import", "gym", *FILES, "--store", URL, "--json").data
 
-    count = sum(len(report["imported"]) for report in first)
-    assert [report["imported"] for report in found] == [[] for _ in FILES]
-    assert sum(report["present_count"] for report in found) == count
+    count = first["imported_count"]
+    assert count == sum(len(file.read_text().splitlines()) for file in FILES)
+    assert (found["imported_count"], found["item_count"], found["grade_count"]) == (0, 0, 0)
+    assert found["present_count"] == count
     assert f"{count} lines already there" in again.out
     database = open_store()
     with database.reading() as tx:
-        assert len(fetch_grades(tx)) == count
-        assert sum(run.graded_count for run in fetch_grading_runs(tx)) == count
+        assert len(fetch_grades(tx)) == first["grade_count"]
+        assert sum(run.graded_count for run in fetch_grading_runs(tx)) == first["grade_count"]
     database.close()
+
+
+def test_after_an_edit_only_the_line_that_changed_is_new(command: Command) -> None:
+    rows = [line(_ng_task_index=at) for at in range(3)]
+    file = write(Path("f.jsonl"), *rows)
+    command("import", "gym", file, "--store", URL)
+    write(file, line(note="in front"), rows[0], {**rows[1], "reward": 0.25}, rows[2])
+
+    done = command("import", "gym", file, "--store", URL, "--json").data
+
+    assert (done["imported_count"], done["present_count"]) == (2, 2)
+    assert len(stored(command)) == 5
+
+
+def test_a_line_that_stands_there_twice_is_two_attempts(command: Command) -> None:
+    other = line(response={"output": []})
+    file = write(Path("f.jsonl"), line(), line(), other)
+
+    first = command("import", "gym", file, "--store", URL, "--json").data
+    again = command("import", "gym", file, "--store", URL, "--json").data
+
+    assert (first["imported_count"], again["imported_count"]) == (3, 0)
+    assert sorted(one["attempt"] for one in stored(command)) == [0, 1, 2]
+
+
+def test_attempts_without_a_number_are_counted_for_each_task(command: Command) -> None:
+    rows = [line(_ng_task_index=task, n=at) for at, task in enumerate((7, 8, 7))]
+    command("import", "gym", write(Path("f.jsonl"), *rows), "--store", URL)
+
+    places = [(one["row_index"], one["attempt"]) for one in stored(command)]
+    assert sorted(places) == [(7, 0), (7, 1), (8, 0)]
+
+
+def test_nested_turns_are_items_in_their_order_and_the_nesting_is_kept(command: Command) -> None:
+    one, two = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    file = write(
+        Path("f.jsonl"),
+        line(responses_create_params={"tools": [], "input": [[one, two], ["c"], one]}),
+    )
+
+    assert command("import", "gym", file, "--store", URL).code == 0
+    database = open_store()
+    with database.reading() as tx:
+        (rollout,) = fetch_rollouts(tx, Selection())
+    database.close()
+    assert rollout.prompt == [one, two, {"content": "c", "role": "user"}, one]
+    assert rollout.metadata is not None
+    assert rollout.metadata["responses_create_params"] == {"tools": [], "input": [[0, 1], [2], 3]}
+
+
+def test_a_dry_run_says_what_an_import_would_do_and_makes_no_store(command: Command) -> None:
+    file = write(Path("f.jsonl"), line(), "{", line(reward=None))
+
+    before = command("import", "gym", file, "--store", URL, "--dry-run", "--json")
+    assert not Path("new.db").exists()
+    shown = command("import", "gym", file, "--store", URL, "--dry-run")
+    real = command("import", "gym", file, "--store", URL, "--json")
+    after = command("import", "gym", file, "--store", URL, "--dry-run", "--json")
+
+    assert before.data == {**real.data, "dry_run": True}
+    assert (before.code, real.code) == (1, 1)
+    assert (real.data["imported_count"], real.data["grade_count"]) == (2, 1)
+    assert "would store 2 rollouts, 4 items" in shown.out
+    assert (after.data["imported_count"], after.data["present_count"]) == (0, 2)
+
+
+def test_a_gzipped_file_is_the_same_file(command: Command) -> None:
+    file = write(Path("f.jsonl"), line(), line(reward=0.5))
+    Path("f.jsonl.gz").write_bytes(gzip.compress(file.read_bytes()))
+
+    assert command("import", "gym", "f.jsonl.gz", "--store", URL, "--json").data[
+        "imported_count"
+    ] == len(stored(command))
+    assert command("import", "gym", file, "--store", URL, "--json").data["present_count"] == 2
+
+
+def test_a_gzipped_file_that_breaks_off_gives_what_was_before(command: Command) -> None:
+    rows = [line(n=secrets.token_hex(200)) for _ in range(400)]
+    whole = gzip.compress(write(Path("f.jsonl"), *rows).read_bytes())
+    Path("f.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+
+    done = command("import", "gym", "f.jsonl.gz", "--store", URL, "--json")
+
+    assert done.code == 1
+    assert 0 < done.data["imported_count"] < 400
+    (note,) = done.data["files"][0]["refused"]
+    assert note["line"] == done.data["imported_count"] + 1
+    assert "the gzip file is damaged from here on" in note["reason"]
+
+
+def test_a_dash_is_standard_input(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = json.dumps(line()).encode() + b"\n{"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
+
+    done = command("import", "gym", "-", "--store", URL)
+
+    assert "stored   1 rollout," in done.out
+    assert "error: stdin:2: it is not JSON" in done.err
+
+
+def test_a_last_line_that_breaks_off_is_named_and_comes_in_when_it_is_whole(
+    command: Command,
+) -> None:
+    text = json.dumps(line(n=1)) + "\n" + json.dumps(line(n=2))
+    Path("f.jsonl").write_text(text[:-5])
+
+    first = command("import", "gym", "f.jsonl", "--store", URL)
+    Path("f.jsonl").write_text(text)
+    again = command("import", "gym", "f.jsonl", "--store", URL, "--json")
+
+    assert first.code == 1
+    assert "error: f.jsonl:2: it is not JSON" in first.err
+    assert "the file breaks off in this line" in first.err
+    assert again.code == 0
+    assert (again.data["imported_count"], again.data["present_count"]) == (1, 1)
+
+
+def test_a_line_longer_than_any_database_takes_is_passed_over(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gym_files, "MAX_LINE_LENGTH", 1000)
+    file = write(Path("f.jsonl"), line(), line(n="x" * 3000), line(n=1))
+
+    done = command("import", "gym", file, "--store", URL)
+
+    assert "error: f.jsonl:2: it is longer than 1,000 bytes" in done.err
+    assert "stored   2 rollouts," in done.out
+
+
+def test_the_report_as_json_follows_its_schema(command: Command) -> None:
+    counts = [
+        f"{name}_count"
+        for name in ("imported", "item", "grade", "no_response", "present", "refused")
+    ]
+    count = {"type": "integer", "minimum": 0}
+    note = shape(line=count, reason={"type": "string"})
+    refused = {"type": "array", "items": note}
+    one = shape(path={"type": "string"}, refused=refused, **dict.fromkeys(counts, count))
+    schema = shape(
+        store={"type": "string"},
+        dry_run={"type": "boolean"},
+        files={"type": "array", "items": one},
+        **dict.fromkeys(counts, count),
+    )
+    file = write(Path("f.jsonl"), line(), "{")
+
+    done = command("import", "gym", file, GYM / "blackjack.jsonl", "--store", URL, "--json")
+
+    jsonschema.validate(done.data, schema)
+    assert done.data["imported_count"] == sum(one["imported_count"] for one in done.data["files"])
+
+
+def shape(**properties: Any) -> dict[str, Any]:
+    """Return the schema of an object that has just these properties."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
 
 
 def test_a_reward_becomes_a_grade_of_an_imported_grading_run(command: Command) -> None:
@@ -175,6 +364,9 @@ BROKEN = {
     '{"response": {"output": []}}': "responses_create_params is missing",
     json.dumps(line(response=[1])): "response is not an object",
     json.dumps(line(response={})): "response.output is missing",
+    '{"responses_create_params": {}}': "responses_create_params.input is missing",
+    json.dumps(line(x=[])).replace("[]", "[" * 5000 + "]" * 5000): "it is nested too deeply",
+    json.dumps(line(x=1)).replace("1}", "9" * 5000 + "}"): "Exceeds the limit",
     json.dumps(line(response={"output": [1]})): "response.output[0] is not an object",
     json.dumps(
         line(responses_create_params={"input": 7})
@@ -196,7 +388,7 @@ def test_a_broken_line_is_named_and_the_others_are_imported(
     done = command("import", "gym", file, "--store", URL)
 
     assert done.code == 1
-    assert f"error: f.jsonl, line 2: {reason}" in done.err
+    assert f"error: f.jsonl:2: {reason}" in done.err
     assert "stored   2 rollouts" in done.out
     assert "1 line refused" in done.out
 
@@ -209,7 +401,7 @@ def test_what_was_refused_is_in_the_json_report(command: Command) -> None:
     (report,) = done.data["files"]
     assert done.code == 1
     assert [note["line"] for note in report["refused"]] == [1]
-    assert len(report["imported"]) == 1
+    assert report["imported_count"] == 1
 
 
 def test_a_file_that_is_not_utf8_is_refused_line_by_line(command: Command) -> None:
@@ -217,7 +409,7 @@ def test_a_file_that_is_not_utf8_is_refused_line_by_line(command: Command) -> No
 
     done = command("import", "gym", "f.jsonl", "--store", URL)
 
-    assert "line 1: it is not UTF-8: invalid start byte at byte 7" in done.err
+    assert "f.jsonl:1: it is not UTF-8: invalid start byte at byte 7" in done.err
     assert "stored   1 rollout," in done.out
 
 

@@ -58,7 +58,7 @@ def test_the_list_is_paged_by_the_last_id(command: Command) -> None:
             break
 
     assert pages == everything == sorted(everything)
-    assert len(everything) == 12
+    assert len(everything) == 13
 
 
 def test_a_page_that_is_not_the_last_says_how_to_go_on(command: Command) -> None:
@@ -100,7 +100,7 @@ def test_a_row_of_the_list_shows_reward_label_and_what_was_asked(command: Comman
         (["--tool", "get_weather"], ["mcp_weather"]),
         (["--sample", "main", "--limit", "1"], ["blackjack"]),
         (["--sample", "other"], []),
-        (["--status", "failure"], []),
+        (["--status", "failure"], ["multichallenge"]),
         (["--eval-run", "none"], []),
         (["--since", "2000-01-01", "--until", "2000-01-02T10:00+02:00"], []),
     ],

@@ -154,7 +154,7 @@ def test_the_flag_wins_over_the_environment_which_wins_over_the_folder(
     assert len(command("rollouts", "list", "--json").data["rollouts"]) == 2
 
     flags = ["--store", "sqlite:///.osmosis/rollouts.db"]
-    assert len(command("rollouts", "list", "--json", *flags).data["rollouts"]) == 12
+    assert len(command("rollouts", "list", "--json", *flags).data["rollouts"]) == 13
 
 
 @pytest.mark.usefixtures("store_file")
