@@ -90,7 +90,11 @@ class Store:
         return OsmosisSQLSession.reopen(self.database, SampleKey(rollout_id, sample_id))
 
     async def rollouts(self, selection: Selection | None = None) -> AsyncIterator[RolloutRecord]:
-        """Yield the selected rollouts in the order of their ids, page by page."""
+        """Yield the selected rollouts in the order of their ids, read page by page.
+
+        Raises:
+            GradingRunNotFound: The selection names a grading run that does not exist.
+        """
         chosen = selection or Selection()
         last: str | None = None
         while True:

@@ -78,12 +78,22 @@ def _tell_media(block: Mapping[str, Any]) -> str:
 
 def _name_of(source: str) -> str:
     if source.startswith("data:"):
-        return f"{source[5:].split(';')[0].split(',')[0]}, {_size(source)}"
-    return source if source.startswith(("http://", "https://")) else _size(source)
+        kind, _, data = source[5:].partition(",")
+        return f"{kind.split(';')[0] or 'data'}, {_size_of_data(data, kind)}"
+    return source if source.startswith(("http://", "https://")) else _size_of_data(source, "base64")
 
 
-def _size(text: str) -> str:
-    return f"{len(text):,} characters" if len(text) < 1000 else f"{len(text) / 1000:,.0f} KB"
+def _size_of_data(data: str, encoding: str) -> str:
+    if "base64" not in encoding:
+        return _size(len(data))
+    return _size(len(data.rstrip("=")) * 3 // 4)
+
+
+def _size(bytes_count: int) -> str:
+    for limit, unit in ((1e6, "MB"), (1e3, "KB")):
+        if bytes_count >= limit:
+            return f"{bytes_count / limit:,.{1 if bytes_count < 10 * limit else 0}f} {unit}"
+    return f"{bytes_count} B"
 
 
 def _tell_call(name: str, arguments: Any) -> str:
@@ -110,7 +120,7 @@ def _tell_reasoning(item: Mapping[str, Any]) -> str:
     parts = list(_texts(item.get("summary"))) + list(_texts(item.get("content")))
     encrypted = item.get("encrypted_content")
     if not parts and isinstance(encrypted, str):
-        return f"[encrypted, {_size(encrypted)}]"
+        return f"[encrypted, {_size(len(encrypted))}]"
     return "\n".join(parts)
 
 

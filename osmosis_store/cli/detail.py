@@ -13,6 +13,7 @@ from osmosis_store.records import (
     ModelCallRecord,
     RolloutDetail,
     RolloutRecord,
+    SampleRecord,
 )
 
 __all__ = ["format_detail", "tell_grade"]
@@ -31,7 +32,8 @@ def format_detail(screen: Screen, detail: RolloutDetail) -> list[str]:
         items = detail.items[sample.sample_id]
         if len(detail.samples) > 1:
             lines.append(screen.paint(f"sample {to_one_line(sample.sample_id)}", "bold"))
-        for item in items:
+        lines += _earlier(sample, items)
+        for item in _beside(items):
             shown, was_cut = _format_item(screen, item)
             lines += shown
             cut_count += was_cut
@@ -59,6 +61,35 @@ def _head(screen: Screen, rollout: RolloutRecord) -> Iterator[str]:
         facts.append(to_one_line(rollout.workflow))
     width = None if screen.width is None else screen.width - width_of(rollout.rollout_id) - 3
     yield screen.paint(rollout.rollout_id, "bold") + " · " + cut(" · ".join(facts), width)
+
+
+def _earlier(sample: SampleRecord, items: list[ItemRecord]) -> Iterator[str]:
+    """Say how many items there are before the first one that is shown."""
+    if count := (items[0].seq if items else sample.item_count):
+        yield f"  … {counted(count, 'earlier item')}"
+
+
+def _beside(items: list[ItemRecord]) -> Iterator[ItemRecord]:
+    """Yield items in order, but the output of a tool call right behind its call."""
+    outputs: dict[str, list[ItemRecord]] = {}
+    for item in items:
+        if _is_output(item):
+            outputs.setdefault(item.call_id or "", []).append(item)
+    shown: set[int] = set()
+    for item in items:
+        if item.seq in shown:
+            continue
+        yield item
+        shown.add(item.seq)
+        if item.call_id is not None and not _is_output(item):
+            later = [one for one in outputs.get(item.call_id, ()) if one.seq > item.seq]
+            if later and later[0].seq not in shown:
+                yield later[0]
+                shown.add(later[0].seq)
+
+
+def _is_output(item: ItemRecord) -> bool:
+    return item.call_id is not None and (item.type or "").endswith("_output")
 
 
 def _format_item(screen: Screen, record: ItemRecord) -> tuple[list[str], bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +12,7 @@ from osmosis_store.codec import decode_body
 from osmosis_store.errors import EvalRunNotFound, RolloutFinished, RolloutNotFound
 from osmosis_store.queries.grades import fetch_grades
 from osmosis_store.queries.items import fetch_item_records, fetch_samples
+from osmosis_store.queries.rollout_order import RolloutOrder
 from osmosis_store.queries.selection import (
     Candidate,
     fetch_fulfilling,
@@ -28,10 +29,11 @@ from osmosis_store.records import (
     Selection,
     Usage,
 )
-from osmosis_store.schema import eval_runs, model_calls, rollouts
+from osmosis_store.schema import eval_runs, items, model_calls, rollouts
 from osmosis_store.statements import run_compiled
 
 __all__ = [
+    "fetch_bodies",
     "fetch_eval_run",
     "fetch_eval_run_rollouts",
     "fetch_eval_runs",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 _SLICE = 200
+_BY_ID = RolloutOrder()
 _CANDIDATE = (rollouts.c.rollout_id, rollouts.c.metadata)
 _SELECT_STATUS = sa.select(rollouts.c.status).where(
     rollouts.c.rollout_id == sa.bindparam("rollout_id")
@@ -62,20 +65,26 @@ def fetch_rollouts(
     tx: Connection,
     selection: Selection,
     *,
+    sort: str = "id",
     after: str | None = None,
     limit: int | None = None,
 ) -> list[RolloutRecord]:
     """Return the selected rollouts, ordered by id, which for ids of ours is by time.
 
     Args:
-        after: Only those behind this id: the last one of the page before.
+        sort: Another order: `started`, `duration` or `reward`, the mean of the samples' newest
+            rewards; `-` before it: from the greatest down. What has no such value comes last.
+        after: Only those behind the rollout of this id: the last one of the page before.
         limit: At most so many; None: all.
 
     Raises:
+        InvalidSelection: There is no such order.
         GradingRunNotFound: The selection names a grading run that does not exist.
+        RolloutNotFound: There is no rollout `after`, and the order is not by id.
     """
     statement = _select_rollouts(tx).where(*rollout_conditions(tx, selection))
-    rows = _fetch_selected(tx, selection, statement, after=after, limit=limit)
+    order = RolloutOrder.parse(sort)
+    rows = _fetch_selected(tx, selection, statement, order=order, after=after, limit=limit)
     return [_to_rollout(row) for row in rows]
 
 
@@ -110,16 +119,15 @@ def _fetch_selected(
     selection: Selection,
     statement: sa.Select[Any],
     *,
+    order: RolloutOrder = _BY_ID,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[Row[Any]]:
     """Fetch rows of rollouts; where SQL says too much, slice by slice until there are enough."""
-    ordered = statement.order_by(rollouts.c.rollout_id)
     found: list[Row[Any]] = []
     size = limit if is_sql_alone(selection) else _SLICE
     while True:
-        behind = ordered if after is None else ordered.where(rollouts.c.rollout_id > after)
-        rows = tx.execute(behind.limit(size)).fetchall()
+        rows = tx.execute(order.sort(tx, statement, after).limit(size)).fetchall()
         if is_sql_alone(selection):
             return list(rows)
         candidates = [Candidate(row.rollout_id, row.metadata) for row in rows]
@@ -160,6 +168,27 @@ def fetch_rollout_detail(tx: Connection, rollout_id: str) -> RolloutDetail:
         model_calls=fetch_model_calls(tx, rollout_id),
         grades=fetch_grades(tx, rollout_id=rollout_id),
     )
+
+
+def fetch_bodies(
+    tx: Connection, rollout_id: str, *, sample_id: str | None = None, last: int | None = None
+) -> Iterator[str]:
+    """Yield the live items of a rollout as they are stored, sample by sample, oldest first.
+
+    Args:
+        sample_id: Only of this sample; None: of all.
+        last: Only so many of each sample's newest; None: all.
+    """
+    for sample in fetch_samples(tx, rollout_id):
+        if sample_id in (None, sample.sample_id):
+            statement = sa.select(items.c.seq, items.c.body).where(
+                items.c.rollout_id == rollout_id,
+                items.c.sample_id == sample.sample_id,
+                items.c.tombstoned_at.is_(None),
+            )
+            newest = statement.order_by(items.c.seq.desc()).limit(last).subquery()
+            rows = tx.execute(sa.select(newest.c.body).order_by(newest.c.seq))
+            yield from rows.yield_per(100).scalars()
 
 
 def require_open_conversation(tx: Connection, rollout_id: str) -> None:

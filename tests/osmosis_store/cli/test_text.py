@@ -87,7 +87,7 @@ ITEMS = [
             "role": "user",
             "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}],
         },
-        ("user", "[image image/png, 26 characters]", ""),
+        ("user", "[image image/png, 3 B]", ""),
     ),
     (
         {
@@ -109,7 +109,7 @@ ITEMS = [
     ),
     (
         {"type": "reasoning", "summary": [], "encrypted_content": "x" * 2000},
-        ("reasoning", "[encrypted, 2 KB]", ""),
+        ("reasoning", "[encrypted, 2.0 KB]", ""),
     ),
     (
         {"type": "web_search_call", "id": "ws", "status": "completed", "action": {"query": "q"}},
