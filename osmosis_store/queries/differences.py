@@ -70,9 +70,9 @@ def iterate_grade_pairs(
     """
     statement = _select_pairs(a, b, sample_id=selection.sample)
     statement = statement.where(*rollout_conditions(tx, selection))
-    rows = tx.execute(statement.execution_options(yield_per=_SLICE))
-    for part in rows.partitions():
-        yield from map(_to_pair, _only_selected(tx, selection, part))
+    with tx.execute(statement.execution_options(yield_per=_SLICE)) as rows:
+        for part in rows.partitions():
+            yield from map(_to_pair, _only_selected(tx, selection, part))
 
 
 def _select_pairs(a: str, b: str, *, sample_id: str | None) -> sa.Select[Any]:
