@@ -30,6 +30,7 @@ __all__ = [
     "PolicyCallRefused",
     "RolloutContext",
     "SampleSource",
+    "get_grading_scope",
     "get_rollout_context",
     "require_policy_allowed",
     "rollout_contextvar",
@@ -298,10 +299,27 @@ class PolicyCallRefused(RuntimeError):
 
 
 class GradingScope:
-    """A stretch of code in which the policy must not be called; counts the attempts."""
+    """A stretch of code in which the policy must not be called; counts the attempts.
+
+    Attributes:
+        judge_calls: How often a `Judge` answered.
+        judge_input_tokens: What its answers took, as far as they said; `judge_output_tokens`
+            likewise.
+        judge_calls_without_usage: How many did not say.
+    """
 
     def __init__(self) -> None:
         self.policy_calls_refused = 0
+        self.judge_calls = self.judge_calls_without_usage = 0
+        self.judge_input_tokens = self.judge_output_tokens = 0
+
+    def count_judge_call(self, input_tokens: int | None, output_tokens: int | None) -> None:
+        """Add what one answer of a judge took; None: the endpoint did not say."""
+        self.judge_calls += 1
+        if input_tokens is None or output_tokens is None:
+            self.judge_calls_without_usage += 1
+        self.judge_input_tokens += input_tokens or 0
+        self.judge_output_tokens += output_tokens or 0
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -313,6 +331,11 @@ class GradingScope:
         finally:
             rollout_contextvar.reset(context)
             _grading_scope.reset(scope)
+
+
+def get_grading_scope() -> GradingScope | None:
+    """Return the grading that goes on here, if any."""
+    return _grading_scope.get()
 
 
 def require_policy_allowed() -> None:
