@@ -188,6 +188,8 @@ class NetworkGuard:
             os.close(end)
 
     def _hear_children(self) -> None:
+        if not _has_forked:  # a read of the pipe for each grading costs more than a short grading
+            return
         with _lock:
             if self._from_children is None or os.getpid() != self._pid:
                 return
@@ -245,10 +247,18 @@ def _install() -> None:
         _installed = True
         platform.processor()  # starts a program once; HTTP clients ask for it on their first call
         sys.addaudithook(_hook)
-        os.register_at_fork(after_in_child=_renew_lock)
+        os.register_at_fork(before=_note_fork, after_in_child=_renew_lock)
         if sys.version_info < (3, 12):
             _audit_thread_starts()
         _refuse_spawning()
+
+
+_has_forked = False
+
+
+def _note_fork() -> None:
+    global _has_forked
+    _has_forked = True
 
 
 def _renew_lock() -> None:

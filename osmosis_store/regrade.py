@@ -3,251 +3,408 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy.engine import Connection
 
 from osmosis_store.database import Database
-from osmosis_store.ids import new_id
-from osmosis_store.queries.grades import fetch_grades, fetch_settled_samples
-from osmosis_store.queries.items import fetch_samples
-from osmosis_store.queries.rollouts import fetch_rollout, fetch_rollout_ids
-from osmosis_store.records import NewGrade, NewGradingRun, RolloutRecord, SampleRecord, Selection
-from osmosis_store.versions import package_versions
-from osmosis_store.writes.grades import append_grades, end_grading_run, ensure_grading_run
+from osmosis_store.errors import InvalidShard
+from osmosis_store.queries.grading import (
+    GradableRollout,
+    GradableSample,
+    fetch_gradable,
+    fetch_graded_in_run,
+    fetch_joined_items,
+    fetch_settled,
+)
+from osmosis_store.queries.rollouts import fetch_rollout_ids
+from osmosis_store.records import NewGrade, NewGradingRun, SampleKey, Selection
+from osmosis_store.regrade_report import JudgeTokens, Tally
+from osmosis_store.writes.grades import append_grades, ensure_grading_run
 
-__all__ = ["GradedRollout", "RegradeReport", "regrade_rollouts"]
+__all__ = [
+    "ALL",
+    "GradeRollout",
+    "GradedRollout",
+    "GradingPass",
+    "JoinedItems",
+    "Plan",
+    "Share",
+    "regrade_rollouts",
+]
+
+_PAGE_ROLLOUTS = 256
+_CHUNK_ITEMS = 1024
+_MOST_LANDED = 1024
+
+JoinedItems: TypeAlias = Mapping[SampleKey, str | None]
+"""The live items of a rollout's samples, each sample's as one text for `decode_joined`."""
+
+Plan: TypeAlias = Callable[[int, SampleKey, str | None], None]
+"""Told of each sample by pass number and key: why it is skipped; None: it is to be graded."""
 
 
 @dataclass(frozen=True)
 class GradedRollout:
-    """What a grader said of one rollout's samples, and how often it tried to call the policy."""
+    """What a grader said of one rollout's samples, and what it did for that.
+
+    Attributes:
+        grades: Each with the chain head of the items that the grader saw.
+    """
 
     grades: Sequence[NewGrade]
     policy_calls_refused: int = 0
+    judge: JudgeTokens | None = None
 
 
-GradeRollout: TypeAlias = Callable[[RolloutRecord], Awaitable[GradedRollout]]
+GradeRollout: TypeAlias = Callable[[GradableRollout, JoinedItems], Awaitable[GradedRollout]]
+"""Grades the samples of one rollout, and does not raise for what a grader does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegradeReport:
-    """What a regrade did.
+class GradingPass:
+    """One grader's way through the selected rollouts.
 
     Attributes:
-        grading_run_id: None when there was nothing to grade: then no grading run is stored.
-        sample_count: Samples that were selected; each is graded, failed or skipped.
-        skipped_count: The same grader has graded these very items with this label already, or
-            the rollout still runs.
-        removed_count: Of the graded ones, those that the grader takes out of every aggregate.
-        mean_before: Over the samples graded now, of their newest grade before; None: there is
-            none. `mean_after`: of the grades given now.
-        passed_to_failed: How many crossed the pass threshold downwards; `failed_to_passed`: up.
-        policy_calls: Always 0: while a grader runs, the policy refuses.
-        policy_calls_refused: How often a grader tried.
-        failures: Rollout id, sample id and error of each sample that got no reward.
+        grading_run_id: Under which the grades are stored; begun with the first of them.
+        resumed: The grading run is there already: what it has tried is not tried again.
+        failed_only: Of a resumed run, only what failed last.
+        force: Grade also what this very grader has graded already.
     """
 
-    grading_run_id: str | None
-    grader: str
-    code_digest: str | None
-    sample_count: int
-    graded_count: int
-    failed_count: int
-    skipped_count: int
-    removed_count: int
-    mean_before: float | None
-    mean_after: float | None
-    passed_to_failed: int
-    failed_to_passed: int
-    policy_calls: int
-    policy_calls_refused: int
-    duration_s: float
-    failures: list[tuple[str, str, str]]
+    grading_run_id: str
+    run: NewGradingRun
+    versions: dict[str, Any]
+    grade: GradeRollout
+    resumed: bool = False
+    failed_only: bool = False
+    force: bool = False
 
 
-@dataclass
-class _Tally:
-    pass_threshold: float
-    sample_count: int = 0
-    skipped_count: int = 0
-    removed_count: int = 0
-    refused: int = 0
-    before: list[float] = field(default_factory=list)
-    after: list[float] = field(default_factory=list)
-    flips: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    graded_count: int = 0
-    failures: list[tuple[str, str, str]] = field(default_factory=list)
+@dataclass(frozen=True)
+class Share:
+    """A stable part of all rollouts, by a hash of their ids: the part `index`, from 0, of `count`.
 
-    def count(self, rollout_id: str, graded: GradedRollout, earlier: dict[str, float]) -> None:
-        self.refused += graded.policy_calls_refused
-        for grade in graded.grades:
-            if grade.error is not None:
-                self.failures.append((rollout_id, grade.sample_id, grade.error))
-                continue
-            self.graded_count += 1
-            if grade.removed or grade.reward is None:
-                self.removed_count += 1
-                continue
-            self.after.append(grade.reward)
-            if (before := earlier.get(grade.sample_id)) is not None:
-                self.before.append(before)
-                passes = grade.reward >= self.pass_threshold
-                if passes != (before >= self.pass_threshold):
-                    self.flips[passes] += 1
+    Within it a worker process takes the part `worker` of `workers`.
+    """
+
+    index: int = 0
+    count: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Return the share that `I/N` names, with I from 1 to N.
+
+        Raises:
+            InvalidShard
+        """
+        first, slash, second = text.partition("/")
+        if not (slash and first.isdecimal() and second.isdecimal()):
+            raise InvalidShard(text)
+        index, count = int(first), int(second)
+        if not 1 <= index <= count:
+            raise InvalidShard(text)
+        return cls(index - 1, count)
+
+    def has(self, rollout_id: str) -> bool:
+        """Whether a rollout is in this part."""
+        if self.count == self.workers == 1:
+            return True
+        number = int.from_bytes(sha256(rollout_id.encode()).digest()[:8], "big")
+        inner, index = divmod(number, self.count)
+        return index == self.index and inner % self.workers == self.worker
+
+
+ALL = Share()
 
 
 async def regrade_rollouts(
     database: Database,
-    run: NewGradingRun,
-    grade: GradeRollout,
+    passes: Sequence[GradingPass],
     *,
     selection: Selection,
-    force: bool = False,
+    share: Share = ALL,
+    limit: int | None = None,
     concurrency: int = 8,
     pass_threshold: float = 1.0,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> RegradeReport:
-    """Grade the selected rollouts and add their grades under one new grading run.
+    on_progress: Callable[[int], None] | None = None,
+    is_stopped: Callable[[], bool] = lambda: False,
+    plan: Plan | None = None,
+) -> tuple[list[Tally], int]:
+    """Grade the selected rollouts, each pass's grades under its own grading run.
 
-    Every grade is on disk as soon as it is given; one that fails is a grade with an error and
-    ends nothing.
+    A grade is stored as soon as it is given, together with whatever else was given meanwhile; one
+    that fails is a grade with an error and ends nothing. Memory does not grow with the number of
+    rollouts.
 
     Args:
-        grade: Grades the samples of one rollout and does not raise for what a grader does.
-        force: Also grade what this very grader has graded already.
+        limit: At most so many rollouts that have something to grade.
         concurrency: How many rollouts are graded at once.
-        on_progress: Called with the rollouts done and all of them.
+        on_progress: Called with how many rollouts are done.
+        is_stopped: Asked before each rollout: True ends the passes when what was begun is done.
+        plan: Called instead of grading, and nothing is stored.
+
+    Returns:
+        Each pass's counts, and how many rollouts were looked at.
     """
-    began = time.monotonic()
-    rollout_ids = await database.read(partial(fetch_rollout_ids, selection=selection))
-    run_id, now = new_id("g_"), database.clock()
-    await database.write(
-        partial(
-            ensure_grading_run, grading_run_id=run_id, run=run, versions=package_versions(), now=now
-        )
+    tallies = [Tally(pass_threshold) for _ in passes]
+    regrade = _Regrade(
+        database, passes, selection, share, limit, is_stopped, plan, tallies, on_progress
     )
-    tally = _Tally(pass_threshold)
-    waiting, done = iter(rollout_ids), 0
-
-    async def work() -> None:
-        nonlocal done
-        for rollout_id in waiting:
-            await _regrade_one(database, run, run_id, rollout_id, grade, selection, force, tally)
-            done += 1
-            if on_progress is not None:
-                on_progress(done, len(rollout_ids))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(max(1, min(concurrency, len(rollout_ids)))):
-            group.create_task(work())
-    if tally.graded_count or tally.failures:
-        await database.write(
-            partial(
-                end_grading_run,
-                grading_run_id=run_id,
-                skipped_count=tally.skipped_count,
-                now=database.clock(),
-            )
-        )
-    return _to_report(run_id, run, tally, time.monotonic() - began)
+    await regrade.run(concurrency)
+    return regrade.tallies, regrade.rollout_count
 
 
-async def _regrade_one(
-    database: Database,
-    run: NewGradingRun,
-    run_id: str,
-    rollout_id: str,
-    grade: GradeRollout,
-    selection: Selection,
-    force: bool,
-    tally: _Tally,
-) -> None:
-    digest = None if force else run.code_digest
-    found = await database.read(
-        partial(_fetch_work, rollout_id=rollout_id, code_digest=digest, selection=selection)
-    )
-    tally.sample_count += len(found.wanted)
-    if found.rollout.status == "running" or not found.open:
-        tally.skipped_count += len(found.wanted)
-        return
-    tally.skipped_count += len(found.wanted) - len(found.open)
-    graded = await grade(found.rollout)
-    kept = GradedRollout(
-        [
-            replace(one, graded_head=found.open[one.sample_id].chain_head)
-            for one in graded.grades
-            if one.sample_id in found.open
-        ],
-        graded.policy_calls_refused,
-    )
+class _Task(NamedTuple):
+    """One rollout for one pass: what is graded, and which of its samples' grades are wanted."""
 
-    def store(tx: Connection) -> None:
-        now = database.clock()
-        ensure_grading_run(tx, run_id, run, versions=package_versions(), now=now)
-        append_grades(tx, run_id, {rollout_id: kept.grades}, now=now)
+    pass_no: int
+    rollout: GradableRollout
+    wanted: dict[str, GradableSample]
+    items: JoinedItems
 
-    await database.write(store)
-    tally.count(rollout_id, kept, found.earlier)
+
+class _Landed(NamedTuple):
+    """Grades that are given and not stored yet."""
+
+    task: _Task
+    graded: GradedRollout
+    grades: list[NewGrade]
 
 
 @dataclass(frozen=True)
-class _Work:
-    rollout: RolloutRecord
-    wanted: dict[str, SampleRecord]
-    open: dict[str, SampleRecord]
-    earlier: dict[str, float]
+class _Page:
+    """Some rollouts in the order of their ids, and why their samples are skipped, pass by pass."""
+
+    rollouts: list[GradableRollout]
+    reasons: list[dict[SampleKey, str]]
+    last_id: str
+    is_last: bool
 
 
-def _fetch_work(
-    tx: Connection, rollout_id: str, code_digest: str | None, selection: Selection
-) -> _Work:
-    """Return what there is to grade in a rollout: the samples meant, and those not settled yet."""
-    rollout = fetch_rollout(tx, rollout_id)
-    wanted = {
-        sample.sample_id: sample
-        for sample in fetch_samples(tx, rollout_id)
-        if selection.sample in (None, sample.sample_id)
-    }
-    settled = (
-        set()
-        if code_digest is None
-        else fetch_settled_samples(tx, rollout_id, code_digest=code_digest, label=rollout.label)
-    )
-    earlier = {
-        grade.sample_id: grade.reward
-        for grade in fetch_grades(tx, rollout_id=rollout_id)
-        if grade.reward is not None
-    }
-    unsettled = {name: sample for name, sample in wanted.items() if name not in settled}
-    return _Work(rollout, wanted, unsettled, earlier)
+@dataclass
+class _Regrade:
+    database: Database
+    passes: Sequence[GradingPass]
+    selection: Selection
+    share: Share
+    limit: int | None
+    is_stopped: Callable[[], bool]
+    plan: Plan | None
+    tallies: list[Tally]
+    on_progress: Callable[[int], None] | None
+    rollout_count: int = 0
+    done_count: int = 0
+    _open: Counter[str] = field(default_factory=Counter)
+    _ready: deque[_Task] = field(default_factory=deque)
+    _chunks: asyncio.Queue[list[_Task] | None] = field(default_factory=lambda: asyncio.Queue(1))
+    _landed: list[_Landed] = field(default_factory=list)
+    _has_landed: asyncio.Event = field(default_factory=asyncio.Event)
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
+    _begun: set[int] = field(default_factory=set)
+    _done: bool = False
+
+    async def run(self, concurrency: int) -> None:
+        self._has_room.set()
+        try:
+            async with asyncio.TaskGroup() as everything:
+                everything.create_task(self._store_what_lands())
+                async with asyncio.TaskGroup() as grading:
+                    grading.create_task(self._read())
+                    grading.create_task(self._grade_all(grading, asyncio.Semaphore(concurrency)))
+                self._done = True
+                self._has_landed.set()
+        finally:
+            if self._landed:  # cancelled: what is paid for is kept
+                await self._store_landed()
+
+    # reading ahead, a chunk at a time
+
+    async def _read(self) -> None:
+        after, planned = "", 0
+        is_last = False
+        while not (is_last or self.is_stopped()):
+            page = await self.database.read(partial(self._fetch_page, after=after))
+            after, is_last = page.last_id, page.is_last
+            tasks: list[_Task] = []
+            for rollout in page.rollouts:
+                if planned == self.limit:
+                    is_last = True
+                    break
+                found = list(self._to_tasks(rollout, page.reasons))
+                planned += bool(found)
+                self.rollout_count += 1
+                if found and self.plan is None:
+                    self._open[rollout.rollout_id] = len(found)
+                    tasks += found
+                else:
+                    self._finish(rollout.rollout_id)
+            for chunk in _chunks_of(tasks):
+                await self._chunks.put(await self.database.read(partial(_with_items, chunk=chunk)))
+        await self._chunks.put(None)
+
+    def _fetch_page(self, tx: Connection, after: str) -> _Page:
+        ids = fetch_rollout_ids(tx, self.selection, after=after, limit=_PAGE_ROLLOUTS)
+        mine = [rollout_id for rollout_id in ids if self.share.has(rollout_id)]
+        rollouts = fetch_gradable(tx, mine) if mine else []
+        reasons = [_fetch_reasons(tx, one, rollouts) for one in self.passes]
+        return _Page(rollouts, reasons, ids[-1] if ids else "", len(ids) < _PAGE_ROLLOUTS)
+
+    def _to_tasks(
+        self, rollout: GradableRollout, reasons: Sequence[Mapping[SampleKey, str]]
+    ) -> Iterator[_Task]:
+        meant = [one for one in rollout.samples if self.selection.sample in (None, one.key[1])]
+        for pass_no, why in enumerate(reasons):
+            wanted = {}
+            for sample in meant:
+                reason = why.get(sample.key)
+                if self.plan is not None:
+                    self.plan(pass_no, sample.key, reason)
+                if reason is None:
+                    wanted[sample.key.sample_id] = sample
+                else:
+                    self.tallies[pass_no].skipped[reason] += 1
+            if self.plan is not None:
+                self.tallies[pass_no].graded_count += len(wanted)
+            if wanted:
+                yield _Task(pass_no, rollout, wanted, {})
+
+    def _finish(self, rollout_id: str) -> None:
+        """Count one pass over a rollout as done, and with the last one the rollout."""
+        self._open[rollout_id] -= 1
+        if self._open[rollout_id] <= 0:
+            del self._open[rollout_id]
+            self.done_count += 1
+            if self.on_progress is not None:
+                self.on_progress(self.done_count)
+
+    # grading
+
+    async def _grade_all(self, group: asyncio.TaskGroup, turns: asyncio.Semaphore) -> None:
+        """Start a task for each rollout, so that none sees another's context variables."""
+        while True:
+            await turns.acquire()
+            task = await self._take()
+            if task is None:
+                return
+            await self._has_room.wait()
+            group.create_task(self._grade(task, turns))
+
+    async def _grade(self, task: _Task, turns: asyncio.Semaphore) -> None:
+        try:
+            graded = await self.passes[task.pass_no].grade(task.rollout, task.items)
+        finally:
+            turns.release()
+        grades = [grade for grade in graded.grades if grade.sample_id in task.wanted]
+        self._landed.append(_Landed(task, graded, grades))
+        self._has_landed.set()
+        if len(self._landed) >= _MOST_LANDED:
+            self._has_room.clear()
+        self._finish(task.rollout.rollout_id)
+
+    async def _take(self) -> _Task | None:
+        while not self._ready or self.is_stopped():
+            self._ready.clear()
+            chunk = await self._chunks.get()
+            if chunk is None:
+                self._chunks.put_nowait(None)  # for whoever waits too
+                return None
+            self._ready.extend(chunk)
+        return self._ready.popleft()
+
+    # storing
+
+    async def _store_what_lands(self) -> None:
+        while not (self._done and not self._landed):
+            await self._has_landed.wait()
+            self._has_landed.clear()
+            if self._landed:
+                await self._store_landed()
+
+    async def _store_landed(self) -> None:
+        landed, self._landed = self._landed, []
+        self._has_room.set()
+        try:
+            await self.database.write(partial(self._insert, landed=landed))
+        except asyncio.CancelledError:
+            self._landed = landed + self._landed
+            raise
+        for task, graded, grades in landed:
+            self._begun.add(task.pass_no)
+            tally = self.tallies[task.pass_no]
+            tally.policy_calls_refused += graded.policy_calls_refused
+            tally.add_judge(graded.judge)
+            earlier = {name: sample.reward for name, sample in task.wanted.items()}
+            tally.add(task.rollout.rollout_id, grades, earlier)
+
+    def _insert(self, tx: Connection, landed: Sequence[_Landed]) -> None:
+        now = self.database.clock()
+        for pass_no, one in enumerate(self.passes):
+            new = {
+                task.rollout.rollout_id: grades
+                for task, _, grades in landed
+                if task.pass_no == pass_no
+            }
+            if not new:
+                continue
+            run_id = one.grading_run_id
+            if pass_no not in self._begun:
+                ensure_grading_run(tx, run_id, one.run, versions=one.versions, now=now)
+            append_grades(tx, run_id, new, now=now)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
+def _fetch_reasons(
+    tx: Connection, one: GradingPass, rollouts: Sequence[GradableRollout]
+) -> dict[SampleKey, str]:
+    """Return the samples that a pass skips, and why."""
+    ids = [rollout.rollout_id for rollout in rollouts]
+    reasons: dict[SampleKey, str] = {}
+    if not ids:
+        return reasons
+    if not one.force and one.run.code_digest is not None and not one.failed_only:
+        settled = fetch_settled(tx, ids, code_digest=one.run.code_digest)
+        reasons.update(dict.fromkeys(settled, "graded"))
+    if one.resumed:
+        tried = fetch_graded_in_run(tx, ids, grading_run_id=one.grading_run_id)
+        for rollout in rollouts:
+            for sample in rollout.samples:
+                failed = tried.get(sample.key)
+                if one.failed_only and not failed:
+                    reasons[sample.key] = "not_failed"
+                elif not one.failed_only and failed is not None:
+                    reasons[sample.key] = "failed" if failed else "graded"
+    for rollout in rollouts:
+        if rollout.status == "running":
+            reasons.update({sample.key: "running" for sample in rollout.samples})
+    return reasons
 
 
-def _to_report(run_id: str, run: NewGradingRun, tally: _Tally, duration_s: float) -> RegradeReport:
-    return RegradeReport(
-        grading_run_id=run_id if tally.graded_count or tally.failures else None,
-        grader=run.grader,
-        code_digest=run.code_digest,
-        sample_count=tally.sample_count,
-        graded_count=tally.graded_count,
-        failed_count=len(tally.failures),
-        skipped_count=tally.skipped_count,
-        removed_count=tally.removed_count,
-        mean_before=_mean(tally.before),
-        mean_after=_mean(tally.after),
-        passed_to_failed=tally.flips[False],
-        failed_to_passed=tally.flips[True],
-        policy_calls=0,
-        policy_calls_refused=tally.refused,
-        duration_s=duration_s,
-        failures=tally.failures,
-    )
+def _chunks_of(tasks: Sequence[_Task]) -> Iterator[list[_Task]]:
+    """Part tasks so that not too many items are in memory at once."""
+    chunk: list[_Task] = []
+    size = 0
+    for task in tasks:
+        count = sum(sample.item_count for sample in task.rollout.samples)
+        if chunk and size + count > _CHUNK_ITEMS:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(task)
+        size += count
+    if chunk:
+        yield chunk
+
+
+def _with_items(tx: Connection, chunk: Sequence[_Task]) -> list[_Task]:
+    keys = {sample.key for task in chunk for sample in task.rollout.samples}
+    items = fetch_joined_items(tx, sorted(keys))
+    return [
+        task._replace(items={one.key: items[one.key] for one in task.rollout.samples})
+        for task in chunk
+    ]

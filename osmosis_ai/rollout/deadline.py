@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["DeadlineExceeded", "run_to_end", "run_until"]
+__all__ = ["DeadlineExceeded", "run_to_end", "run_unhurried", "run_until"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +72,23 @@ async def run_until(
     if task.cancelled():
         raise ProgramAborted("the program was cancelled from inside")
     return task.result()
+
+
+async def run_unhurried(program: Callable[[], Awaitable[T]]) -> T:
+    """Run `program` in the caller's own task and context, without a deadline.
+
+    Raises:
+        ProgramAborted: It called for the process to exit, or cancelled itself.
+    """
+    task = asyncio.current_task()
+    try:
+        return await program()
+    except SystemExit as error:
+        raise ProgramAborted(f"the program called exit({error.code!r})") from error
+    except asyncio.CancelledError as error:
+        if task is None or task.cancelling():
+            raise
+        raise ProgramAborted("the program was cancelled from inside") from error
 
 
 def _remaining(deadline: float | None) -> float | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.rollout.context import GraderContext, GradingScope
-from osmosis_ai.rollout.deadline import run_until
+from osmosis_ai.rollout.deadline import run_unhurried, run_until
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import (
     ExecutionResult,
@@ -107,11 +107,15 @@ async def run_grader(
     async def run() -> None:
         with scope.active():
             ctx = GraderContext(label, samples, project_path, metadata, artifacts_dir)
-            await grader(copy.deepcopy(config)).grade(ctx)
+            own = None if config is None else copy.deepcopy(config)
+            await grader(own).grade(ctx)
             _adopt(samples, ctx.samples)
 
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    await run_until(run, deadline=deadline, message=f"the grader was not done in {timeout_s} s")
+    if timeout_s is None:
+        await run_unhurried(run)
+        return
+    message = f"the grader was not done in {timeout_s} s"
+    await run_until(run, deadline=time.monotonic() + timeout_s, message=message)
 
 
 def _dict(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:

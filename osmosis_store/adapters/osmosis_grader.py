@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.recording import GradeReport
@@ -22,12 +22,29 @@ from osmosis_store.codec import to_clean_text, to_json_text
 from osmosis_store.errors import GraderNotLoadable
 from osmosis_store.records import NewGrade
 
-__all__ = ["GraderIdentity", "identify_grader", "load_grader", "to_new_grades"]
+__all__ = [
+    "GraderIdentity",
+    "GraderSource",
+    "folder_of",
+    "identify_grader",
+    "load_grader",
+    "source_of",
+    "to_new_grade",
+    "to_new_grades",
+]
 
 _EXPLANATION = "explanation"
 
-# The file as it was named, by the module that was made of it.
-_files: dict[str, str] = {}
+
+class GraderSource(NamedTuple):
+    """Where a grader can be loaded from: what `load_grader` takes."""
+
+    reference: str
+    folder: Path
+
+
+# The file as it was named and its folder, by the module that was made of it.
+_files: dict[str, tuple[str, Path]] = {}
 
 
 @dataclass(frozen=True)
@@ -50,11 +67,24 @@ def identify_grader(grader: type[Grader], config: GraderConfig | None) -> Grader
     values = None if config is None else config.model_dump(mode="json", fallback=_type_name)
     code = _code_digest(grader)
     return GraderIdentity(
-        reference=f"{_files.get(grader.__module__, grader.__module__)}:{grader.__qualname__}",
+        reference=source_of(grader).reference,
         digest=sha256(f"{code.digest} {to_json_text(values)}".encode()).hexdigest(),
         covers=code.covers,
         config=values,
     )
+
+
+def source_of(grader: type[Grader]) -> GraderSource:
+    """Return where a grader is from; a module without a file is looked for in this folder."""
+    module = grader.__module__
+    where, folder = _files.get(module, (module, Path.cwd()))
+    return GraderSource(f"{where}:{grader.__qualname__}", folder)
+
+
+def folder_of(grader: type[Grader]) -> Path | None:
+    """Return the folder that a grader's file is in; None: it is in no file."""
+    file = getattr(sys.modules.get(grader.__module__), "__file__", None)
+    return Path(file).resolve().parent if file else None
 
 
 @functools.cache
@@ -104,7 +134,7 @@ def _load_file(folder: Path, file: str) -> ModuleType:
     name = f"osmosis_grader_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    _files[name] = file
+    _files[name] = (file, folder)
     try:
         make_importable(path.resolve().parent)
         return import_file(path.resolve(), name)
@@ -153,13 +183,27 @@ def _config_of(module: ModuleType, where: str, values: dict[str, Any]) -> Grader
 
 def to_new_grades(report: GradeReport) -> list[NewGrade]:
     """Return one grade per sample; a grading that failed is an error for each of them."""
-    return [_to_new_grade(report, name, sample) for name, sample in report.samples.items()]
+    return [
+        to_new_grade(name, sample, label=report.label, error=report.error)
+        for name, sample in report.samples.items()
+    ]
 
 
-def _to_new_grade(report: GradeReport, sample_id: str, sample: RolloutSample) -> NewGrade:
-    safe = sample.json_safe_copy()
-    explanation = safe.extra_fields.get(_EXPLANATION)
-    error = report.error
+def to_new_grade(
+    sample_id: str,
+    sample: RolloutSample,
+    *,
+    label: str | None,
+    error: str | None,
+    graded_head: bytes | None = None,
+) -> NewGrade:
+    """Return what a grader said of a sample.
+
+    Args:
+        error: Why the grading failed; then the sample's reward counts for nothing.
+        graded_head: The chain head of the items that it saw; None: that of those stored now.
+    """
+    explanation = sample.extra_fields.get(_EXPLANATION)
     if error is None and sample.reward is None and not sample.remove_sample:
         error = "the grader gave no reward"
     return NewGrade(
@@ -167,7 +211,8 @@ def _to_new_grade(report: GradeReport, sample_id: str, sample: RolloutSample) ->
         reward=None if error is not None else sample.reward,
         error=to_error_text(error),
         removed=sample.remove_sample and error is None,
-        metrics=safe.metrics or None,
+        metrics=(sample.json_safe_copy().metrics or None) if sample.metrics else None,
         explanation=to_clean_text(explanation) if isinstance(explanation, str) else None,
-        label=report.label,
+        label=label,
+        graded_head=graded_head,
     )

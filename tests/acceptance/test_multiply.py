@@ -37,9 +37,10 @@ def test_the_example_runs_and_is_graded_again_without_the_model_twice_in_a_row(
     assert "policy   scripted (policies/multiply.jsonl), no network, no key" in first.stdout
     assert "upstream 46 model calls" in first.stdout  # two rows answer without the tool
     assert "mean 0.833   pass 20/24" in first.stdout
-    assert (strict["graded_count"], strict["policy_calls"]) == (24, 0)
-    assert strict["passed_to_failed"] == 3
-    assert strict["mean_after"] == pytest.approx(17 / 24)
+    [graded] = strict["passes"]
+    assert (graded["graded_count"], strict["policy_calls"]) == (24, 0)
+    assert graded["passed_to_failed"] == 3
+    assert graded["mean_after"] == pytest.approx(17 / 24)
     assert (second["run_count"], second["reused_count"]) == (0, 24)
     assert (second["upstream_calls"], second["regraded_count"]) == (0, 0)
     assert again.returncode == 0

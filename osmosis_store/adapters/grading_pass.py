@@ -1,0 +1,155 @@
+"""One rollout SDK grader as a pass over stored samples, policy and network refused."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from osmosis_ai.rollout.context import GradingScope
+from osmosis_ai.rollout.grader import Grader
+from osmosis_ai.rollout.grading import run_grader
+from osmosis_ai.rollout.types import GraderConfig, RolloutSample
+from osmosis_store.adapters.osmosis_grader import to_new_grade
+from osmosis_store.adapters.samples import to_rollout_sample
+from osmosis_store.database import Database
+from osmosis_store.errors import CorruptItem
+from osmosis_store.network_guard import NetworkGuard
+from osmosis_store.queries.grading import GradableRollout, decode_joined
+from osmosis_store.queries.items import fetch_items
+from osmosis_store.records import NewGrade
+from osmosis_store.regrade import GradedRollout, JoinedItems
+from osmosis_store.regrade_report import JudgeTokens
+
+__all__ = ["GraderPass"]
+
+_JUDGE_METRICS = ("judge_input_tokens", "judge_output_tokens")
+
+
+class GraderPass:
+    """Grades the samples of one rollout after the other, and raises for nothing a grader does.
+
+    Args:
+        database: Asked only which row it is that cannot be read.
+        timeout_s: Seconds that the grader may take for one rollout; None: no limit.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        guard: NetworkGuard,
+        grader: type[Grader],
+        config: GraderConfig | None,
+        *,
+        timeout_s: float | None,
+    ) -> None:
+        self._database, self._guard = database, guard
+        self._grader, self._config, self._timeout_s = grader, config, timeout_s
+
+    async def grade(self, rollout: GradableRollout, joined: JoinedItems) -> GradedRollout:
+        """Return a grade for every sample: a reward, an error, or that it is removed."""
+        try:
+            samples = {
+                one.key.sample_id: to_rollout_sample(rollout, one, *decode_joined(joined[one.key]))
+                for one in rollout.samples
+            }
+        except (ValueError, RecursionError) as unreadable:
+            return _all_failed(rollout, await self._which_row(rollout, unreadable))
+        scope = GradingScope()
+        metadata = None if rollout.metadata is None else copy.deepcopy(rollout.metadata)
+        error = await self._run(samples, rollout.label, metadata, scope)
+        grades = [
+            to_new_grade(
+                one.key.sample_id,
+                samples[one.key.sample_id],
+                label=rollout.label,
+                error=error,
+                graded_head=one.chain_head,
+            )
+            for one in rollout.samples
+        ]
+        return GradedRollout(grades, scope.policy_calls_refused, _judge_tokens(scope, samples))
+
+    async def _run(
+        self,
+        samples: dict[str, RolloutSample],
+        label: str | None,
+        metadata: dict[str, Any] | None,
+        scope: GradingScope,
+    ) -> str | None:
+        """Run the grader; return why none of its rewards counts."""
+        if not samples:
+            return "no sample to reward: the rollout produced none"
+        stop = _Stop()
+        with self._guard.watching(stop.from_any_thread) as watch:
+            try:
+                with stop.once():
+                    await run_grader(
+                        self._grader,
+                        self._config,
+                        samples=samples,
+                        label=label,
+                        metadata=metadata,
+                        scope=scope,
+                        timeout_s=self._timeout_s,
+                    )
+            except Exception as error:
+                return watch.error or str(error) or type(error).__name__
+            return watch.error
+
+    async def _which_row(self, rollout: GradableRollout, error: Exception) -> str:
+        for sample in rollout.samples:
+            try:
+                await self._database.read(partial(fetch_items, sample=sample.key))
+            except CorruptItem as found:
+                return str(found)
+        return str(error)
+
+
+class _Stop:
+    """Ends a grading whose result is void already: a client may go on trying for a while."""
+
+    def __init__(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._is_over = self._is_asked = False
+
+    def from_any_thread(self) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self._is_over and self._task is not None:
+            self._is_asked = True
+            self._task.cancel()
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Take our own cancellation for the end of the block; anybody else's goes on."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._is_asked or (self._task is not None and self._task.uncancel()):
+                raise
+        finally:
+            self._is_over = True
+
+
+def _all_failed(rollout: GradableRollout, error: str) -> GradedRollout:
+    return GradedRollout(
+        [
+            NewGrade(
+                sample_id=sample.key.sample_id,
+                error=error,
+                label=rollout.label,
+                graded_head=sample.chain_head,
+            )
+            for sample in rollout.samples
+        ]
+    )
+
+
+def _judge_tokens(scope: GradingScope, samples: Mapping[str, RolloutSample]) -> JudgeTokens | None:
+    """Return what the grader's own model used, as the judge client or its metrics say."""
+    return None
