@@ -11,6 +11,7 @@ __all__ = [
     "CannotResume",
     "CorruptItem",
     "EvalRunNotFound",
+    "ExtraMissing",
     "GraderNotLoadable",
     "GraderNotShareable",
     "GradingRunNotFound",
@@ -221,6 +222,17 @@ class OutcomeUnknown(StoreError):
         self.place, self.writes = place, list(writes)
 
 
+class ExtraMissing(StoreError, ImportError):
+    """Something needs a package that an extra of this one installs."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{what} need the package {package}, which is not installed",
+            hint=f"pip install 'osmosis-store[{extra}]'",
+        )
+        self.what, self.package, self.extra = what, package, extra
+
+
 class InvalidId(StoreError, ValueError):
     """An id that cannot be a key."""
 
@@ -292,6 +304,17 @@ class GraderNotShareable(StoreError):
             hint="move it to a file of its own, or grade without workers",
         )
         self.grader = grader
+
+
+class TextIndexUnavailable(StoreError):
+    """The database has nothing to make a text index of."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"no text index can be made: {reason}",
+            hint="searches give the same answers without one, slower",
+        )
+        self.reason = reason
 
 
 class EvalRunNotFound(StoreError, LookupError):

@@ -30,6 +30,8 @@ from osmosis_store.records import (
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from osmosis_store.adapters.agents_session import OsmosisSQLSession
     from osmosis_store.differences import GradesDiff
 
@@ -106,6 +108,36 @@ class Store:
             if len(page) < _PAGE:
                 return
             last = page[-1].rollout_id
+
+    async def rollouts_df(self, selection: Selection | None = None) -> pd.DataFrame:
+        """Return the selected rollouts as a data frame; columns: `frames.ROLLOUT_COLUMNS`.
+
+        Raises:
+            ExtraMissing: Without the extra `dataframes`.
+        """
+        from osmosis_store.frames import read_rollouts
+
+        return await read_rollouts(self.database, selection or Selection())
+
+    async def items_df(self, selection: Selection | None = None) -> pd.DataFrame:
+        """Return the selected rollouts' live items as a data frame: `frames.ITEM_COLUMNS`.
+
+        Raises:
+            ExtraMissing: Without the extra `dataframes`.
+        """
+        from osmosis_store.frames import read_items
+
+        return await read_items(self.database, selection or Selection())
+
+    async def grades_df(self, selection: Selection | None = None) -> pd.DataFrame:
+        """Return every grade of the selected rollouts as a data frame: `frames.GRADE_COLUMNS`.
+
+        Raises:
+            ExtraMissing: Without the extra `dataframes`.
+        """
+        from osmosis_store.frames import read_grades
+
+        return await read_grades(self.database, selection or Selection())
 
     async def rollout(self, rollout_id: str) -> RolloutDetail:
         """Return one rollout with its samples, items, model calls and grades.
