@@ -13,6 +13,7 @@ from osmosis_store.cli.flags import SelectionFlags, StoreFlags, ViewFlags, comma
 from osmosis_store.cli.grades_diff import diff_grades
 from osmosis_store.cli.places import find_store_url, open_for_reading
 from osmosis_store.cli.shell import new_group
+from osmosis_store.errors import InvalidSelection
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -26,7 +27,7 @@ __all__ = ["app"]
 app = new_group("Look at grades, compare grading runs, add a grade of your own.")
 
 _DIGEST_CHARS = 8
-_BY_ROLLOUT = "rollout"
+_BY_ROLLOUT = "id"
 
 RolloutId = Annotated[str, typer.Argument(metavar="ROLLOUT_ID", help="The rollout's id.")]
 
@@ -46,8 +47,8 @@ def list_grades(
         str,
         typer.Option(
             "--sort",
-            metavar="ORDER",
-            help="rollout, reward, -reward, time or -time: with - the greatest first.",
+            metavar="KEY",
+            help="By id of the rollout, reward or time; with - before it from the greatest down.",
         ),
     ] = _BY_ROLLOUT,
     limit: Annotated[
@@ -102,7 +103,9 @@ def _require_order(sort: str, after: str | None) -> None:
 
     orders = (_BY_ROLLOUT, *GRADE_ORDERS)
     if sort not in orders:
-        raise typer.BadParameter(f"{sort!r} is none of {', '.join(orders)}", param_hint="--sort")
+        raise InvalidSelection(
+            f"grades cannot be sorted by {sort!r}", hint=f"known: {', '.join(orders)}"
+        )
     if sort != _BY_ROLLOUT and after is not None:
         raise typer.BadParameter("pages are in the order of rollouts", param_hint="--after")
 

@@ -139,10 +139,10 @@ def _show_command(sample: ComparedSample) -> str:
 
 
 def _format_diff(screen: Screen, diff: GradesDiff) -> list[str]:
-    from osmosis_store.cli.output import counted
+    from osmosis_store.cli.output import count
 
     lines = [_tell_run(screen, "A", diff.a), _tell_run(screen, "B", diff.b)]
-    lines.append(f"samples  {counted(diff.compared_count, 'sample')} compared")
+    lines.append(f"samples  {count(diff.compared_count)} compared")
     lines += _figures(diff)
     if diff.movers:
         lines += ["", *_movers(screen, diff)]

@@ -73,6 +73,19 @@ def test_current_grades_has_the_newest_grade_of_each_grader(database: Database) 
     ]
 
 
+def test_current_grades_has_the_second_grade_of_one_grading_run(database: Database) -> None:
+    add_rollout(database, "r", "main", "other")
+    for sample_id in ("main", "other"):
+        add_grades(database, "g1", "r", NewGrade(sample_id=sample_id, error="broken"))
+    add_grades(database, "g1", "r", NewGrade(sample_id="main", reward=1.0))
+
+    assert ask(
+        database,
+        "SELECT sample_id, grade_no, grading_run_id, reward, error FROM current_grades "
+        "ORDER BY sample_id",
+    ) == [("main", 1, "g1", 1.0, None), ("other", 0, "g1", None, "broken")]
+
+
 async def test_rollout_summary_counts_and_sums(database: Database) -> None:
     add_rollout(database, "r", "main", "empty", label="42", workflow="main:Multiply")
     session = Store(database).session("r", "main")
