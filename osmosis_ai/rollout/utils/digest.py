@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import inspect
 import sys
-import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
+from types import ModuleType
 from typing import Any
 
 from pydantic import BaseModel
 
+from osmosis_ai.rollout.utils.live_code import LiveCode, has_code_in, name_chains
 from osmosis_ai.rollout.utils.module_source import (
     ImportedName,
     ModuleSource,
@@ -24,7 +22,7 @@ from osmosis_ai.rollout.utils.module_source import (
     parse_module,
 )
 
-__all__ = ["CodeDigest", "code_digest"]
+__all__ = ["CodeDigest", "code_digest", "source_file"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class CodeDigest:
         digest: SHA-256 of code and config, hexadecimal.
         covers: The qualified names that it takes in, sorted. `module:name` are the module's
             top-level statements that act on that name, `import …` is outside the workspace,
-            and a class without a file is there as `source of …` or `bytecode of …`.
+            and what has no file of its own is there as `source of …`, `bytecode of …` where no
+            source is known, `value of …`, or `type of …` for a value that has no stable text.
     """
 
     digest: str
@@ -48,20 +47,26 @@ def code_digest(
     """Return the digest of a class with all functions, classes and constants that it reaches.
 
     Names are followed through the syntax trees of the workspace's files, imports included; what
-    lies outside the workspace counts by name only. Formatting, comments and unreached code do
-    not count. Docstrings count, since those of tools and output types reach the model; only the
-    class's own and its plain methods' do not. Top-level calls and attribute assignments of a
-    reached module count when they act on something reached or on something outside.
+    lies outside the workspace counts by name only. From a class without a file (a notebook's) they
+    are followed through its namespace as it is now, across cells, constants by their values.
+    Formatting, comments and unreached code do not count. Docstrings count, since those of tools
+    and output types reach the model; only the class's own and its plain methods' do not. Top-level
+    calls and attribute assignments of a reached module count when they act on something reached
+    or on something outside.
 
     Args:
         config: Counts with all its fields.
-        root: The workspace; None: the folder that the class's module or top package is in.
+        root: The workspace; None: the folder that the class's module or top package is in, or
+            the working directory for a class without a file.
     """
-    file = _source_file(obj)
+    file = source_file(obj)
+    folder = root or (Path.cwd() if file is None else _default_root(file))
+    collector = _Collector(folder.resolve())
     if file is None:
-        texts = _texts_without_file(obj)
+        live = LiveCode(collector)
+        live.reach_class(obj, own=True)
+        texts = collector.finish() | live.texts
     else:
-        collector = _Collector((root or _default_root(file)).resolve())
         collector.reach(file, obj.__qualname__.partition(".")[0], own=True)
         texts = collector.finish()
     parts = sorted(texts.values())
@@ -70,10 +75,18 @@ def code_digest(
     return CodeDigest(digest, tuple(sorted(texts)))
 
 
-def _source_file(obj: type) -> Path | None:
+def source_file(obj: type) -> Path | None:
+    """Return the module's file that defines a class at its top level; None: no file does.
+
+    A class without one lives in a notebook, an interactive session, exec'd code or under
+    `if __name__ == "__main__"`; what it reaches may change while the process runs.
+    """
     file = getattr(sys.modules.get(obj.__module__), "__file__", None)
     path = Path(file).resolve() if file else None
-    return path if path and path.suffix == ".py" and path.is_file() else None
+    if path is None or path.suffix != ".py" or not path.is_file():
+        return None
+    name = obj.__qualname__.partition(".")[0]
+    return path if name in parse_module(path).definitions and has_code_in(obj, path) else None
 
 
 def _default_root(file: Path) -> Path:
@@ -110,6 +123,14 @@ class _Collector:
         for statement in statements:
             self._reach_names(source, statement)
 
+    def reach_module(self, module: ModuleType, attributes: tuple[str, ...]) -> None:
+        """Take in a name of a loaded module, as if a file in the workspace's root imported it."""
+        self.reach_imported(ImportedName(module.__name__), attributes)
+
+    def reach_imported(self, imported: ImportedName, attributes: tuple[str, ...]) -> None:
+        """Take in what is imported, as if by a file in the workspace's root."""
+        self._reach_import(ModuleSource(self.root / "_.py"), imported, attributes)
+
     def finish(self) -> dict[str, str]:
         """Take in top-level effects until nothing new is reached, and return the texts."""
         while True:
@@ -145,7 +166,7 @@ class _Collector:
     def _reach_names(self, source: ModuleSource, statement: ast.stmt) -> None:
         local = imports_in(statement, nested=True).names
         names = global_names(statement) | set(local)
-        for name, attributes in _chains(statement, names):
+        for name, attributes in name_chains(statement, names):
             imported = local.get(name)
             if imported is None and name not in source.definitions:
                 imported = source.imports.get(name)
@@ -204,20 +225,6 @@ class _Collector:
         return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
-def _chains(statement: ast.stmt, names: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each used module-level name with the attributes that are read from it."""
-    inner: set[int] = set()
-    for node in ast.walk(statement):
-        attributes: list[str] = []
-        base: ast.AST = node
-        while isinstance(base, ast.Attribute):
-            attributes.append(base.attr)
-            inner.add(id(base.value))
-            base = base.value
-        if isinstance(base, ast.Name) and base.id in names and id(node) not in inner:
-            yield base.id, tuple(reversed(attributes))
-
-
 def _receiver(effect: ast.stmt) -> str:
     """Return the name that a top-level statement acts on, or an empty text."""
     node: Any = effect
@@ -230,19 +237,3 @@ def _receiver(effect: ast.stmt) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Await):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _texts_without_file(obj: type) -> dict[str, str]:
-    name = f"{obj.__module__}.{obj.__qualname__}"
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(obj)))
-    except (OSError, TypeError, SyntaxError):
-        methods = {key: value for key, value in vars(obj).items() if hasattr(value, "__code__")}
-        code = [f"{key}={_code_text(value.__code__)}" for key, value in sorted(methods.items())]
-        return {f"bytecode of {name}": "\n".join(code)}
-    return {f"source of {name}": canonical(tree.body[0], keep_docstrings=False)}
-
-
-def _code_text(code: CodeType) -> str:
-    constants = [_code_text(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()}{code.co_names}{code.co_varnames}[{','.join(constants)}]"
