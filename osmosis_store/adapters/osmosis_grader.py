@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.recording import GradeReport
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
-from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest
+from osmosis_ai.rollout.utils.digest import CodeDigest, code_digest, source_file
 from osmosis_ai.rollout.utils.fresh_imports import import_file, make_importable
 from osmosis_store.adapters.error_text import to_error_text
 from osmosis_store.codec import to_clean_text, to_json_text
@@ -87,9 +87,13 @@ def folder_of(grader: type[Grader]) -> Path | None:
     return Path(file).resolve().parent if file else None
 
 
-@functools.cache
 def _code_digest(grader: type[Grader]) -> CodeDigest:
-    """Read the code once: what is loaded does not change when its file does."""
+    """Read a file's code once: what is loaded does not change with it, as a notebook's does."""
+    return code_digest(grader) if source_file(grader) is None else _read_once(grader)
+
+
+@functools.cache
+def _read_once(grader: type[Grader]) -> CodeDigest:
     return code_digest(grader)
 
 
