@@ -332,32 +332,52 @@ class _Regrade:
         landed, self._landed = self._landed, []
         self._has_room.set()
         try:
-            await self.database.write(partial(self._insert, landed=landed))
+            stored = await self.database.write(partial(self._insert, landed=landed))
         except asyncio.CancelledError:
             self._landed = landed + self._landed
             raise
-        for task, graded, grades in landed:
-            self._begun.add(task.pass_no)
+        for (task, graded, grades), kept in zip(landed, stored, strict=True):
             tally = self.tallies[task.pass_no]
+            if kept:
+                self._begun.add(task.pass_no)
             tally.policy_calls_refused += graded.policy_calls_refused
             tally.add_judge(graded.judge)
+            if len(kept) < len(grades):
+                tally.skipped["graded"] += len(grades) - len(kept)
             earlier = {name: sample.reward for name, sample in task.wanted.items()}
-            tally.add(task.rollout.rollout_id, grades, earlier)
+            tally.add(task.rollout.rollout_id, kept, earlier)
 
-    def _insert(self, tx: Connection, landed: Sequence[_Landed]) -> None:
+    def _insert(self, tx: Connection, landed: Sequence[_Landed]) -> list[list[NewGrade]]:
+        """Store grades, but for samples that another process has graded meanwhile."""
         now = self.database.clock()
+        kept: list[list[NewGrade]] = [[] for _ in landed]
         for pass_no, one in enumerate(self.passes):
-            new = {
-                task.rollout.rollout_id: grades
-                for task, _, grades in landed
-                if task.pass_no == pass_no
-            }
+            mine = [at for at, entry in enumerate(landed) if entry.task.pass_no == pass_no]
+            settled = _fetch_done(tx, one, [landed[at].task.rollout.rollout_id for at in mine])
+            new: dict[str, list[NewGrade]] = {}
+            for at in mine:
+                rollout_id = landed[at].task.rollout.rollout_id
+                kept[at] = [
+                    grade
+                    for grade in landed[at].grades
+                    if SampleKey(rollout_id, grade.sample_id) not in settled
+                ]
+                if kept[at]:
+                    new[rollout_id] = kept[at]
             if not new:
                 continue
             run_id = one.grading_run_id
             if pass_no not in self._begun:
                 ensure_grading_run(tx, run_id, one.run, versions=one.versions, now=now)
             append_grades(tx, run_id, new, now=now)
+        return kept
+
+
+def _fetch_done(tx: Connection, one: GradingPass, rollout_ids: Sequence[str]) -> set[SampleKey]:
+    """Return the samples that this very grader has graded without error, unless that is wanted."""
+    if one.force or one.run.code_digest is None or not rollout_ids:
+        return set()
+    return fetch_settled(tx, rollout_ids, code_digest=one.run.code_digest)
 
 
 def _fetch_reasons(
@@ -368,9 +388,7 @@ def _fetch_reasons(
     reasons: dict[SampleKey, str] = {}
     if not ids:
         return reasons
-    if not one.force and one.run.code_digest is not None and not one.failed_only:
-        settled = fetch_settled(tx, ids, code_digest=one.run.code_digest)
-        reasons.update(dict.fromkeys(settled, "graded"))
+    reasons.update(dict.fromkeys(_fetch_done(tx, one, ids), "graded"))
     if one.resumed:
         tried = fetch_graded_in_run(tx, ids, grading_run_id=one.grading_run_id)
         for rollout in rollouts:

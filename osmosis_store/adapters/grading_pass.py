@@ -27,6 +27,7 @@ from osmosis_store.regrade_report import JudgeTokens
 __all__ = ["GraderPass"]
 
 _JUDGE_METRICS = ("judge_input_tokens", "judge_output_tokens")
+"""Under these a grader with a client of its own may say what its judge used for a sample."""
 
 
 class GraderPass:
@@ -151,5 +152,13 @@ def _all_failed(rollout: GradableRollout, error: str) -> GradedRollout:
 
 
 def _judge_tokens(scope: GradingScope, samples: Mapping[str, RolloutSample]) -> JudgeTokens | None:
-    """Return what the grader's own model used, as the judge client or its metrics say."""
-    return None
+    """Return what the grader's own model used, as our judge client or its metrics say."""
+    if scope.judge_calls_without_usage:
+        return None
+    totals, is_known = [scope.judge_input_tokens, scope.judge_output_tokens], scope.judge_calls > 0
+    for sample in samples.values():
+        told = [sample.metrics.get(name) for name in _JUDGE_METRICS]
+        if not scope.judge_calls and all(isinstance(one, int) for one in told):
+            totals = [total + int(one or 0) for total, one in zip(totals, told, strict=True)]
+            is_known = True
+    return JudgeTokens(input_tokens=totals[0], output_tokens=totals[1]) if is_known else None
