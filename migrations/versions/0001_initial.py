@@ -18,6 +18,12 @@ NOW = {
     "postgresql": "clock_timestamp()",
 }
 
+# From start to end, in seconds to the millisecond, which is as exact as julianday is.
+DURATION = {
+    "sqlite": "round((julianday(r.ended_at) - julianday(r.started_at)) * 86400.0, 3)",
+    "postgresql": "round(extract(epoch FROM r.ended_at - r.started_at), 3)::double precision",
+}
+
 LIVE_ITEMS = """
 CREATE VIEW live_items AS
 SELECT rollout_id, sample_id, seq, body, type, role, tool_name, call_id, call_no, created_at,
@@ -61,8 +67,26 @@ SELECT r.rollout_id, r.eval_run_id, r.row_index, r.attempt, r.retry_no, r.workfl
        (SELECT sum(c.input_tokens) FROM model_calls AS c
         WHERE c.rollout_id = r.rollout_id) AS input_tokens,
        (SELECT sum(c.output_tokens) FROM model_calls AS c
-        WHERE c.rollout_id = r.rollout_id) AS output_tokens
+        WHERE c.rollout_id = r.rollout_id) AS output_tokens,
+       {duration} AS duration_s,
+       (SELECT avg(g.reward) FROM grades AS g
+        WHERE g.rollout_id = r.rollout_id AND NOT g.removed AND g.grade_no = (
+            SELECT max(n.grade_no) FROM grades AS n
+            WHERE n.rollout_id = g.rollout_id AND n.sample_id = g.sample_id
+        )) AS reward
 FROM rollouts AS r
+"""
+
+MODEL_USAGE = """
+CREATE VIEW model_usage AS
+SELECT c.rollout_id, c.sample_id, r.eval_run_id, c.model, count(*) AS call_count,
+       CAST(sum(c.input_tokens) AS BIGINT) AS input_tokens,
+       CAST(sum(c.cached_tokens) AS BIGINT) AS cached_tokens,
+       CAST(sum(c.output_tokens) AS BIGINT) AS output_tokens,
+       CAST(sum(c.reasoning_tokens) AS BIGINT) AS reasoning_tokens
+FROM model_calls AS c
+JOIN rollouts AS r ON r.rollout_id = c.rollout_id
+GROUP BY c.rollout_id, c.sample_id, r.eval_run_id, c.model
 """
 
 
@@ -313,11 +337,13 @@ def upgrade() -> None:
 
     op.execute(LIVE_ITEMS)
     op.execute(CURRENT_GRADES)
-    op.execute(ROLLOUT_SUMMARY.format(now=NOW[op.get_bind().dialect.name]))
+    name = op.get_bind().dialect.name
+    op.execute(ROLLOUT_SUMMARY.format(now=NOW[name], duration=DURATION[name]))
+    op.execute(MODEL_USAGE)
 
 
 def downgrade() -> None:
-    for view in ("rollout_summary", "current_grades", "live_items"):
+    for view in ("model_usage", "rollout_summary", "current_grades", "live_items"):
         op.execute(f"DROP VIEW {view}")
     for table in (
         "items",

@@ -15,7 +15,7 @@ from osmosis_store import migrate
 from osmosis_store.engine import Options, make_engine, parse_url
 from osmosis_store.schema import HEAD, metadata
 
-VIEWS = {"current_grades", "live_items", "rollout_summary"}
+VIEWS = {"current_grades", "live_items", "model_usage", "rollout_summary"}
 COLLATIONS = sa.text(
     "SELECT table_name, column_name, collation_name FROM information_schema.columns "
     "WHERE table_schema = 'public' ORDER BY 1, 2"

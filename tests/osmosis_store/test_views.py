@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import sqlalchemy as sa
@@ -103,6 +104,35 @@ async def test_rollout_summary_counts_and_sums(database: Database) -> None:
         ("r", "success", "42", 2, 2, 2, 30, 2),
         ("s", "success", None, 0, 0, 0, None, None),
     ]
+
+
+def test_rollout_summary_has_the_duration_and_the_mean_of_the_newest_rewards(
+    database: Database,
+) -> None:
+    began = database.clock()
+    ended = began + dt.timedelta(seconds=90, milliseconds=250)
+    add_rollout(database, "r", "main", "other", started_at=began, ended_at=ended)
+    for reward in (0.0, 1.0):
+        add_grades(database, "g", "r", NewGrade(sample_id="main", reward=reward))
+    add_grades(database, "g", "r", NewGrade(sample_id="other", reward=0.5))
+    add_rollout(database, "s", "main")
+    add_grades(database, "g", "s", NewGrade(sample_id="main", error="broken"))
+
+    assert ask(
+        database, "SELECT rollout_id, duration_s, reward FROM rollout_summary ORDER BY rollout_id"
+    ) == [("r", 90.25, 0.75), ("s", None, None)]
+
+
+def test_model_usage_sums_the_calls_of_each_model(database: Database) -> None:
+    add_rollout(database, "r", "main")
+    for tokens in (10, 20):
+        add_model_call(database, "r", tokens)
+
+    assert ask(
+        database,
+        "SELECT rollout_id, sample_id, model, call_count, input_tokens, cached_tokens, "
+        "output_tokens FROM model_usage",
+    ) == [("r", "main", "m", 2, 30, None, 2)]
 
 
 async def test_a_running_rollout_is_crashed_once_its_workers_lease_is_over(
