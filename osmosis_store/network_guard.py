@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import ipaddress
 import itertools
 import json
 import os
@@ -16,9 +15,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import PurePath
 from typing import Any, ParamSpec, TypeVar
 
+from osmosis_store.audit_events import LOOK_UP, THREAD_STARTS, to_attempt
 from osmosis_store.errors import NetworkRefused
 
 __all__ = ["ContextThreadPool", "NetworkGuard", "Watch", "store_connection"]
@@ -29,7 +28,6 @@ T = TypeVar("T")
 _KEPT_REFUSALS = 8
 _NOBODY = 0
 _keys = itertools.count(1)
-_THREAD_STARTS = {"_thread.start_new_thread", "_thread.start_joinable_thread"}
 
 _active: tuple[NetworkGuard, ...] = ()
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
@@ -297,12 +295,10 @@ def _reduce_process(process: Any) -> Any:
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if not _active:
         return
-    if event in _THREAD_STARTS:
+    if event in THREAD_STARTS:
         _hand_down(args[0])
-    elif (describe := _DESCRIBE.get(event)) is not None:
-        what = describe(*args)
-        if what is not None and not _for_the_store.get():
-            _judge(what, is_lookup=what.startswith("look up "))
+    elif (attempt := to_attempt(event, args)) is not None and not _for_the_store.get():
+        _judge(attempt, is_lookup=attempt.startswith(LOOK_UP))
 
 
 def _judge(what: str, *, is_lookup: bool) -> None:
@@ -334,74 +330,3 @@ def _hand_down(function: Any) -> None:
     if getattr(target, "__module__", None) != "concurrent.futures.thread":
         with _lock:
             _watch_of_thread[thread] = watch
-
-
-def _connect(_socket: object, address: object) -> str:
-    return f"connect to {_to_text(address)}"
-
-
-def _send(_socket: object, address: object) -> str | None:
-    return None if address is None else f"send to {_to_text(address)}"
-
-
-def _lookup(host: object, *_: object) -> str | None:
-    name = host.decode("utf-8", "replace") if isinstance(host, bytes) else host
-    if not isinstance(name, str) or not name:
-        return None
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return f"look up {name}"
-    return None
-
-
-def _reverse_lookup(address: object, *_: object) -> str:
-    return f"look up the name of {_to_text(address)}"
-
-
-def _start(program: object, *_: object) -> str:
-    # The name alone: arguments may hold secrets.
-    name = os.fsdecode(program) if isinstance(program, str | bytes | os.PathLike) else "a program"
-    return f"start {PurePath(name).name}"
-
-
-def _start_listed(arguments: Any, *_: object) -> str:
-    return _start(arguments if isinstance(arguments, str | bytes) else next(iter(arguments), None))
-
-
-def _start_popen(executable: object, arguments: Any, *_: object) -> str:
-    return _start_listed(arguments) if executable is None else _start(executable)
-
-
-def _run_shell(*_: object) -> str:
-    return "run a shell command"
-
-
-def _spawn(_mode: object, program: object, *_: object) -> str:
-    return _start(program)
-
-
-_DESCRIBE: dict[str, Callable[..., str | None]] = {
-    "socket.connect": _connect,
-    "socket.sendto": _send,
-    "socket.sendmsg": _send,
-    "socket.getaddrinfo": _lookup,
-    "socket.gethostbyname": _lookup,
-    "socket.gethostbyaddr": _reverse_lookup,
-    "socket.getnameinfo": _reverse_lookup,
-    "subprocess.Popen": _start_popen,
-    "os.system": _run_shell,
-    "os.exec": _start,
-    "os.posix_spawn": _start,
-    "os.spawn": _spawn,
-    "pty.spawn": _start_listed,
-}
-
-
-def _to_text(address: object) -> str:
-    if isinstance(address, tuple) and len(address) >= 2:
-        host, port = address[:2]
-        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
-    if isinstance(address, bytes):
-        address = address.decode("utf-8", "replace")
-    return str(address).replace("\0", "@")
