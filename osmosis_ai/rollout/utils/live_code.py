@@ -143,7 +143,10 @@ class LiveCode:
                 self._add_value(f"{function.__module__}.{function.__qualname__}.{name}", value)
 
     def _add_value(self, name: str, value: Any) -> None:
-        text = _value_text(value)
+        try:
+            text = _value_text(value)
+        except RecursionError:  # it holds itself
+            text = None
         label = "type" if text is None else "value"
         if text is None:
             text = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -305,6 +308,10 @@ def _code_text(code: CodeType) -> str:
 
 
 def has_code_in(cls: type, file: Path) -> bool:
-    """Tell whether a class's functions come from this file; also true where it has none."""
-    names = {function.__code__.co_filename for function in _own_functions(cls)}
+    """Tell whether a class's functions come from this file; also true where it has none.
+
+    Those that `dataclass` and its like make are from nowhere.
+    """
+    names = {function.__code__.co_filename for function in _own_functions(cls)} - {"<string>"}
+    names = {name for name in names if not name.startswith("<attrs ")}
     return not names or any(Path(name).resolve() == file for name in names)

@@ -150,6 +150,24 @@ def test_a_value_without_a_stable_text_counts_by_its_type(notebook: Notebook) ->
     assert "source of __main__.Client (notebook cell)" in notebook.digest().covers
 
 
+def test_a_value_that_holds_itself_counts_by_its_type(notebook: Notebook) -> None:
+    notebook.run("LOOP = []\nLOOP.append(LOOP)")
+    notebook.run("class Strict:\n    def grade(self): return LOOP")
+
+    assert "type of __main__.LOOP" in notebook.digest().covers
+
+
+def test_what_a_dataclass_makes_does_not_hide_the_file(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "made_of_fields.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Strict:\n    limit: int = 1\n"
+    )
+    notebook.run("from made_of_fields import Strict")
+
+    assert source_file(notebook.module.__dict__["Strict"]) == tmp_path / "made_of_fields.py"
+    assert "made_of_fields.Strict" in notebook.digest().covers
+    sys.modules.pop("made_of_fields")
+
+
 def test_decorated_methods_and_helpers_are_seen_through(notebook: Notebook) -> None:
     notebook.run("import functools\n@functools.cache\ndef helper(x):\n    return inner(x)")
     notebook.run("class Strict:\n    @staticmethod\n    def grade(): return helper(1)")
