@@ -14,6 +14,7 @@ __all__ = [
     "EvalRunRecord",
     "GradeRecord",
     "GradingRunRecord",
+    "ItemKey",
     "ItemRecord",
     "ModelCallRecord",
     "NewGrade",
@@ -37,6 +38,14 @@ class SampleKey(NamedTuple):
 
     rollout_id: str
     sample_id: str
+
+
+class ItemKey(NamedTuple):
+    """Names one item."""
+
+    rollout_id: str
+    sample_id: str
+    seq: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["SILENT_KEYS", "Hit", "find_text", "fold", "item_texts"]
+__all__ = ["DATA_HEAD", "SILENT_KEYS", "Hit", "find_text", "fold", "item_texts"]
 
 SILENT_KEYS = frozenset(
     {
@@ -27,6 +27,9 @@ SILENT_KEYS = frozenset(
     }
 )
 """Keys of an item whose texts are for machines: a search does not look at them."""
+
+DATA_HEAD = 100
+"""In so many characters a data URL says that it is one."""
 
 _UPPER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FOLDED = str.maketrans(_UPPER, _UPPER.lower())
@@ -81,7 +84,7 @@ def _leaves(value: object, silent: frozenset[str]) -> Iterator[str]:
     while waiting:
         one = waiting.pop()
         if isinstance(one, str):
-            if not (silent and one.startswith("data:")):
+            if not (silent and _is_data(one)):
                 yield one
         elif isinstance(one, dict):
             hidden = silent and _data_key(one)
@@ -92,6 +95,11 @@ def _leaves(value: object, silent: frozenset[str]) -> Iterator[str]:
             ]
         elif isinstance(one, list):
             waiting += reversed(one)
+
+
+def _is_data(text: str) -> bool:
+    head = text[:DATA_HEAD]
+    return head.startswith("data:") and ";base64," in head and " " not in head
 
 
 def _data_key(block: Mapping[str, Any]) -> str | None:

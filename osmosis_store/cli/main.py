@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from osmosis_store.cli import db, grades, imports, rollouts
+from osmosis_store.cli import db, grades, imports, items, rollouts
 from osmosis_store.cli.flags import command
 from osmosis_store.cli.regrade import regrade
 from osmosis_store.cli.shell import new_script, run
@@ -16,6 +16,7 @@ app = new_script(
 )
 
 app.add_typer(rollouts.app, name="rollouts")
+app.add_typer(items.app, name="items")
 app.add_typer(grades.app, name="grades")
 command(app, "regrade")(regrade)
 app.add_typer(imports.app, name="import")

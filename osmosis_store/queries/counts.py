@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from osmosis_store.schema import rollouts, samples
 
-__all__ = ["Counts", "fetch_counts"]
+__all__ = ["Counts", "fetch_counts", "fetch_item_count"]
 
 
 class Counts(NamedTuple):
@@ -32,3 +32,9 @@ def fetch_counts(tx: Connection, *, eval_run_id: str) -> Counts:
         .where(rollouts.c.eval_run_id == eval_run_id)
     ).one()
     return Counts(*(int(value) for value in row))
+
+
+def fetch_item_count(tx: Connection) -> int:
+    """Return how many items the store has, tombstoned ones included."""
+    total = sa.select(sa.func.coalesce(sa.func.sum(samples.c.item_count), 0))
+    return int(tx.execute(total).scalar_one())

@@ -15,7 +15,14 @@ from osmosis_store.codec import decode_body
 from osmosis_store.conditions import has_meta, parse_reward
 from osmosis_store.errors import GradingRunNotFound
 from osmosis_store.queries.items import to_item
-from osmosis_store.queries.text_filter import holds_runs, lowered, may_say, runs_of
+from osmosis_store.queries.text_filter import (
+    fetch_match,
+    holds_runs,
+    lowered,
+    may_say,
+    runs_of,
+    select_matching,
+)
 from osmosis_store.queries.workers import fetch_living_workers
 from osmosis_store.records import SampleKey, Selection
 from osmosis_store.schema import grades, grading_runs, items, rollouts, samples
@@ -79,9 +86,13 @@ def rollout_conditions(tx: Connection, selection: Selection) -> list[sa.ColumnEl
         found.append(table.started_at < selection.until)
     for key, _ in selection.meta:
         name = re.split(r"\.\d", key)[0]  # a number may be a position in a list
-        found.append(holds_runs(lowered(tx, table.metadata), runs_of(name, ascii_only=True)))
+        runs = [run for part in name.split(".") for run in runs_of(part, ascii_only=True)]
+        found.append(holds_runs(lowered(tx, table.metadata), runs))
     of_sample = sample_conditions(tx, selection)
     if selection.text is not None:
+        if (match := fetch_match(tx, selection.text)) is not None:
+            matching = select_matching(match).subquery()
+            found.append(table.rollout_id.in_(sa.select(matching.c.rollout_id)))
         of_sample.append(
             sa.exists().where(*_same_sample(items), may_say(tx, selection.text)).correlate(samples)
         )
