@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ from osmosis_ai.rollout.recording import (
 )
 from osmosis_ai.rollout.types import RolloutSample, RolloutStatus
 from osmosis_store.adapters.error_text import to_error_text
-from osmosis_store.adapters.osmosis_grader import identify_grader, to_new_grades
+from osmosis_store.adapters.osmosis_grader import folder_of, identify_grader, to_new_grades
 from osmosis_store.adapters.samples import STORE_FIELD
 from osmosis_store.codec import EncodedItem, encode_items, to_clean_text, to_json_text
 from osmosis_store.database import Database, HasDatabase, to_database
@@ -27,7 +28,7 @@ from osmosis_store.ids import new_id, require_id
 from osmosis_store.leases import hold_lease
 from osmosis_store.queries.rollouts import fetch_rollout
 from osmosis_store.records import NewGradingRun, SampleKey
-from osmosis_store.versions import package_versions
+from osmosis_store.versions import code_versions
 from osmosis_store.writes.grades import append_grades, end_grading_run, ensure_grading_run
 from osmosis_store.writes.items import Append, append_items
 from osmosis_store.writes.journal import end_model_call, insert_model_call
@@ -74,6 +75,7 @@ class StoreRecorder:
         self._running: dict[str, _Running] = {}
         self._renamed: dict[str, str] = {}
         self._grading_runs: dict[tuple[str, str], str] = {}
+        self._versions: dict[str, dict[str, Any]] = {}
 
     def stored_id(self, rollout_id: str) -> str:
         """Return the id under which a rollout that this recorder was told of is stored."""
@@ -279,10 +281,14 @@ class StoreRecorder:
             to_new_grades(report),
             self.database.clock,
         )
+        versions = self._versions.get(run_id)
+        if versions is None:
+            versions = await asyncio.to_thread(code_versions, folder_of(report.grader))
+            self._versions[run_id] = versions
 
         def store(tx: Connection) -> None:
             now = clock()
-            ensure_grading_run(tx, run_id, run, versions=package_versions(), now=now)
+            ensure_grading_run(tx, run_id, run, versions=versions, now=now)
             append_grades(tx, run_id, {stored_id: new}, now=now)
 
         await self.database.write(store)

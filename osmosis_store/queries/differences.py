@@ -139,19 +139,10 @@ def _only_selected(
 
 
 def _to_pair(row: Row[Any]) -> GradePair:
-    return GradePair(
-        row.rollout_id,
-        row.sample_id,
-        row.dataset,
-        row.row_index,
-        row.attempt,
-        _to_side(
-            row.a_grade_no, row.a_reward, row.a_error, row.a_removed, row.a_label, row.a_chain_head
-        ),
-        _to_side(
-            row.b_grade_no, row.b_reward, row.b_error, row.b_removed, row.b_label, row.b_chain_head
-        ),
-    )
+    values: Sequence[Any] = row
+    rollout_id, sample_id, dataset, row_index, attempt, _metadata, *sides = values
+    a, b = _to_side(*sides[:6]), _to_side(*sides[6:])
+    return GradePair(rollout_id, sample_id, dataset, row_index, attempt, a, b)
 
 
 def _to_side(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -26,7 +27,7 @@ from osmosis_ai.rollout.integrations.agents.openai_agents import (
     OsmosisMemorySession,
     OsmosisRolloutModel,
 )
-from osmosis_store import OsmosisSQLSession, Store, StoreRecorder
+from osmosis_store import OsmosisSQLSession, Store, StoreRecorder, versions
 from osmosis_store.database import Database
 from osmosis_store.errors import NoStoreGiven, RolloutFinished
 from osmosis_store.schema import contents, model_calls
@@ -41,6 +42,7 @@ from tests.policy_endpoint import (
 
 pytestmark = LITELLM_WARNINGS
 
+HERE = Path(__file__).resolve().parent
 PROMPT = [{"role": "user", "content": "go"}]
 
 
@@ -269,6 +271,26 @@ async def test_one_recorder_keeps_one_grading_run_for_a_grader(
     assert (run.kind, run.graded_count, run.failed_count) == ("rollout", 2, 0)
     assert run.ended_at is not None
     assert {grade.grading_run_id for grade in await store.grades()} == {run.grading_run_id}
+
+
+async def test_a_grading_run_has_the_commit_of_its_graders_folder(
+    endpoint: PolicyEndpoint, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def commit_of(folder: Path) -> str:
+        asked.append(folder)
+        return "3f2a-dirty"
+
+    monkeypatch.setattr(versions, "code_commit", commit_of)
+    recorder = StoreRecorder(store)
+    for rollout_id in ("a", "b"):
+        request = {"id": rollout_id, "label": "42"}
+        await execute(store, one_turn, grader=OneForAll, recorder=recorder, **request)
+
+    (run,) = await store.grading_runs()
+    assert run.versions == {**versions.package_versions(), "git_commit": "3f2a-dirty"}
+    assert asked == [HERE]
 
 
 @pytest.mark.parametrize("session_class", [OsmosisMemorySession, OsmosisSQLSession])
