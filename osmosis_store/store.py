@@ -18,10 +18,13 @@ from osmosis_store.queries.rollouts import (
     fetch_rollout_detail,
     fetch_rollouts,
 )
+from osmosis_store.queries.search import FoundItem, fetch_items_saying
+from osmosis_store.queries.stats import GroupStats, fetch_stats
 from osmosis_store.records import (
     EvalRunRecord,
     GradeRecord,
     GradingRunRecord,
+    ItemKey,
     ItemRecord,
     RolloutDetail,
     RolloutRecord,
@@ -146,6 +149,41 @@ class Store:
             RolloutNotFound, CorruptItem
         """
         return await self.database.read(lambda tx: fetch_rollout_detail(tx, rollout_id))
+
+    async def search(
+        self,
+        text: str,
+        selection: Selection | None = None,
+        *,
+        after: ItemKey | None = None,
+        limit: int = 100,
+    ) -> list[FoundItem]:
+        """Return the items of the selected rollouts that say a text, popped ones too.
+
+        Args:
+            text: A substring: A to Z in either case, all else exactly.
+            after: Only those behind this item: the `key` of the last one of the page before.
+
+        Raises:
+            InvalidSelection: The text is empty.
+        """
+        chosen = selection or Selection()
+        return await self.database.read(
+            partial(fetch_items_saying, text=text, selection=chosen, after=after, limit=limit)
+        )
+
+    async def stats(
+        self, selection: Selection | None = None, *, by: str, pass_threshold: float = 1.0
+    ) -> list[GroupStats]:
+        """Return figures of the selected rollouts by "eval-run", "workflow" or "grader".
+
+        Raises:
+            InvalidSelection: There is no such grouping.
+        """
+        chosen = selection or Selection()
+        return await self.database.read(
+            partial(fetch_stats, selection=chosen, by=by, pass_threshold=pass_threshold)
+        )
 
     async def items(self, rollout_id: str, sample_id: str) -> list[ItemRecord]:
         """Return all of a sample's items in order, tombstoned ones too.
