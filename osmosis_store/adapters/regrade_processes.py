@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import pickle
 import signal
 from collections.abc import Callable, Sequence
@@ -24,12 +25,15 @@ from osmosis_store.adapters.osmosis_grader import (
 from osmosis_store.database import Database
 from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import GraderNotShareable, StoreError, WorkerDied
-from osmosis_store.network_guard import NetworkGuard
+from osmosis_store.network_guard import ContextThreadPool, NetworkGuard
 from osmosis_store.records import NewGradingRun, Selection
 from osmosis_store.regrade import GradingPass, Share, regrade_rollouts
 from osmosis_store.regrade_report import Tally
 
-__all__ = ["Job", "Outcome", "run_processes"]
+__all__ = ["NO_TRACING", "Job", "Outcome", "run_processes"]
+
+NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
+"""Where it is set, a grader that runs an agent sends no traces, which would be its refusal."""
 
 _POLL_S = 0.1
 
@@ -203,6 +207,7 @@ def _merge(outcomes: Sequence[Outcome]) -> Outcome:
 def _work(job: Job, connection: Connection) -> None:
     """Be a grading process: Ctrl-C is the parent's affair, which says when to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault(NO_TRACING, "1")
     try:
         connection.send(("done", asyncio.run(_regrade(job, connection))))
     except StoreError as error:
@@ -214,6 +219,7 @@ def _work(job: Job, connection: Connection) -> None:
 
 async def _regrade(job: Job, connection: Connection) -> Outcome:
     guard = NetworkGuard(allow=job.allow_network, whole_process=True)
+    asyncio.get_running_loop().set_default_executor(ContextThreadPool())
     database = Database.open(parse_url(job.url), job.options, create=False)
     is_told = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -170,11 +171,16 @@ def regrade(
 async def _regrade(
     url: str, references: list[str], config: dict[str, Any], **options: Any
 ) -> RegradeReport:
+    import asyncio
+
     from osmosis_store.adapters.osmosis_grader import load_grader
+    from osmosis_store.adapters.regrade_processes import NO_TRACING
     from osmosis_store.adapters.regrading import regrade as regrade_samples
-    from osmosis_store.network_guard import NetworkGuard
+    from osmosis_store.network_guard import ContextThreadPool, NetworkGuard
     from osmosis_store.store import Store
 
+    os.environ.setdefault(NO_TRACING, "1")
+    asyncio.get_running_loop().set_default_executor(ContextThreadPool())
     async with Store.open(url, create=False) as store:
         graders = [load_grader(one, Path.cwd(), config) for one in dict.fromkeys(references)]
         guard = NetworkGuard(allow=options["allow_network"], whole_process=True)
