@@ -8,13 +8,16 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from sqlalchemy.engine import Connection
 
 from osmosis_store import Selection, Store
 from osmosis_store.database import Database
 from osmosis_store.differences import GradesDiff, iterate_compared
 from osmosis_store.errors import GradingRunNotFound, InvalidComparison, MixedGrades
-from osmosis_store.records import NewGrade
-from osmosis_store.writes.rollouts import insert_eval_run
+from osmosis_store.records import NewGrade, NewGradingRun, SampleKey
+from osmosis_store.writes.grades import append_grades, ensure_grading_run
+from osmosis_store.writes.rollouts import insert_eval_run, insert_rollout
+from osmosis_store.writes.samples import ensure_sample
 from tests.osmosis_store.ledger import add_grades, add_rollout
 
 LENIENT, STRICT = "graders:Lenient", "graders:Strict"
@@ -258,17 +261,30 @@ async def test_every_sample_can_be_had_with_what_became_of_it(graded: Database) 
     assert found[2].error_b == "broken"
 
 
-async def test_more_samples_than_a_slice_are_all_compared(sqlite_database: Database) -> None:
+async def test_more_samples_than_a_slice_are_all_compared(database: Database) -> None:
     ids = [f"r{number:04}" for number in range(1203)]
-    for name in ids:
-        add_rollout(sqlite_database, name, "main", metadata="{}")
-    grade(sqlite_database, "g_a", dict.fromkeys(ids, 0.0))
-    grade(sqlite_database, "g_b", dict.fromkeys(ids, 1.0))
 
-    diff = await Store(sqlite_database).diff("g_a", "g_b")
+    def write(tx: Connection) -> None:
+        now = database.clock()
+        for at, name in enumerate(ids):
+            row = {"rollout_id": name, "status": "success", "metadata": f'{{"half":{at % 2}}}'}
+            insert_rollout(tx, row, now=now)
+            ensure_sample(tx, SampleKey(name, "main"), now=now)
+        for run, reward in (("g_a", 0.0), ("g_b", 1.0)):
+            new = {name: [NewGrade(sample_id="main", reward=reward)] for name in ids}
+            grader = NewGradingRun(kind="regrade", grader=run, code_digest=run)
+            ensure_grading_run(tx, run, grader, versions={}, now=now)
+            append_grades(tx, run, new, now=now)
+
+    database.write_now(write)
+
+    diff = await Store(database).diff("g_a", "g_b")
+    half = await Store(database).diff("g_a", "g_b", selection=Selection(meta=(("half", "0"),)))
 
     assert (diff.compared_count, diff.failed_to_passed) == (1203, 1203)
     assert [one.rollout_id for one in diff.movers] == ids[:10]
+    assert [one.rollout_id for one in half.movers] == ids[:20:2]
+    assert half.compared_count == 602
 
 
 @pytest.mark.parametrize(
