@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -149,7 +150,7 @@ def _to_sample(row: Any) -> GradableSample:
     )
 
 
-def _select_joined_items(size: int, aggregate: Any) -> sa.Executable:
+def _select_joined_items(size: int, aggregate: Any, kind: Any) -> sa.Executable:
     """Return each sample's items as one value, since a row costs more than what is in it."""
     wanted = values_of_rows("wanted", size, items.c.rollout_id, items.c.sample_id)
     comma, opening, closing = (sa.literal_column(text, sa.Text) for text in ("','", "'['", "']'"))
@@ -167,45 +168,46 @@ def _select_joined_items(size: int, aggregate: Any) -> sa.Executable:
         .subquery()
     )
     joined = sa.select(opening + aggregate(parts.c.row, comma, type_=sa.Text) + closing)
-    return sa.select(
-        wanted.c.rollout_id, wanted.c.sample_id, joined.correlate(wanted).scalar_subquery()
-    )
+    found = joined.correlate(wanted).scalar_subquery()
+    return sa.select(wanted.c.rollout_id, wanted.c.sample_id, sa.cast(found, kind))
 
 
 _JOINED_ITEMS = {
-    name: functools.partial(_select_joined_items, aggregate=aggregate)
-    for name, aggregate in (
-        ("sqlite", sa.func.group_concat),
-        ("postgresql", sa.func.string_agg),
-    )
+    # as bytes, which SQLite hands out sooner than text, and the decoder wants
+    "sqlite": functools.partial(
+        _select_joined_items, aggregate=sa.func.group_concat, kind=sa.LargeBinary
+    ),
+    "postgresql": functools.partial(
+        _select_joined_items, aggregate=sa.func.string_agg, kind=sa.Text
+    ),
 }
 
 
-def fetch_joined_items(tx: Connection, keys: Sequence[SampleKey]) -> dict[SampleKey, str | None]:
+def fetch_joined_items(
+    tx: Connection, keys: Sequence[SampleKey]
+) -> dict[SampleKey, str | bytes | None]:
     """Return samples' live items, each sample's as one JSON text for `decode_joined`."""
     rows = run_rows(tx, _JOINED_ITEMS[tx.dialect.name], keys)
     return {SampleKey(row[0], row[1]): row[2] for row in rows}
 
 
-def decode_joined(text: str | None) -> tuple[list[Item], int]:
+def decode_joined(text: str | bytes | None) -> tuple[list[Item], int]:
     """Return a sample's items, oldest first, and how many of the last ones were recovered.
 
     Raises:
         ValueError: A body does not decode, or is no JSON object.
     """
     rows: Any = [] if text is None else decode_body(text)
-    rows.sort(key=_position)  # the database keeps the order by habit, not by promise
+    positions = [row[0] for row in rows]
+    if positions != sorted(positions):  # the database keeps the order by habit, not by promise
+        rows.sort(key=itemgetter(0))
     tail = 0
     while tail < len(rows) and rows[-1 - tail][1]:
         tail += 1
     found = [row[2] for row in rows]
-    if any(type(item) is not dict for item in found):
+    if found and set(map(type, found)) != {dict}:
         raise ValueError("a body is not a JSON object")
     return found, tail
-
-
-def _position(row: Any) -> int:
-    return int(row[0])
 
 
 def fetch_settled(
