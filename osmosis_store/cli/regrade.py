@@ -284,10 +284,11 @@ def _format_pass(report: RegradeReport, one: GradingPassReport) -> list[str]:
     lines = [f"{what} {count(one.graded_count)} of {counted(total, 'sample')}{pace}"]
     if one.mean_after is not None:
         before = f"{figure(one.mean_before)} → " if one.mean_before is not None else ""
+        compared = ", against each sample's newest grade" if before else ""
         lines.append(
             f"reward   mean {before}{figure(one.mean_after)}"
             f"   flips: {count(one.passed_to_failed)} pass→fail, "
-            f"{count(one.failed_to_passed)} fail→pass"
+            f"{count(one.failed_to_passed)} fail→pass{compared}"
         )
     digest = f" {one.code_digest[:8]}" if one.code_digest else ""
     lines.append(f"run      {one.grading_run_id or '(none)'}   {one.grader}{digest}")

@@ -30,7 +30,6 @@ __all__ = [
     "fetch_history",
     "fetch_newest_run_ids",
     "fetch_run_result",
-    "fetch_settled_samples",
     "fetch_sorted_grades",
 ]
 
@@ -259,36 +258,6 @@ def fetch_grading_run(tx: Connection, grading_run_id: str) -> GradingRunRecord:
     if row is None:
         raise GradingRunNotFound(grading_run_id, fetch_newest_run_ids(tx))
     return _to_grading_run(row)
-
-
-def fetch_settled_samples(
-    tx: Connection, rollout_id: str, *, code_digest: str, label: str | None
-) -> set[str]:
-    """Return the samples whose items, as they are now, this very grader has graded without error.
-
-    Args:
-        code_digest: Of the grader's code and config.
-        label: The label as it is now; a grade that used another one does not count.
-    """
-    rows = tx.execute(
-        sa.select(grades.c.sample_id)
-        .join(grading_runs, grading_runs.c.grading_run_id == grades.c.grading_run_id)
-        .join(
-            samples,
-            sa.and_(
-                samples.c.rollout_id == grades.c.rollout_id,
-                samples.c.sample_id == grades.c.sample_id,
-                samples.c.chain_head == grades.c.chain_head,
-            ),
-        )
-        .where(
-            grades.c.rollout_id == rollout_id,
-            grading_runs.c.code_digest == code_digest,
-            grades.c.error.is_(None),
-            grades.c.label.is_not_distinct_from(label),
-        )
-    )
-    return {row[0] for row in rows}
 
 
 def _to_grade(values: dict[str, Any]) -> GradeRecord:

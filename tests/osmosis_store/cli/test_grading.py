@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from .conftest import Command, Done
+from .shapes import COUNT, ID, NUMBER, TEXT, list_of, or_null, shape
 
 pytestmark = pytest.mark.usefixtures("store_file")
 
@@ -218,3 +223,135 @@ def test_an_unknown_grading_run_is_named(command: Command) -> None:
     first, hint = done.err.splitlines()
     assert first == "error: no grading run 'g_none'"
     assert hint.startswith("  the newest are g_")
+
+
+def test_the_json_of_a_regrade_has_its_shape(command: Command) -> None:
+    flags = ["regrade", "--grader", "graders.py:Broken", "--grader", "graders.py:EndsWithLabel"]
+
+    for done in (command(*flags, "--dry-run", "--json"), command(*flags, "--json")):
+        jsonschema.validate(done.data, REPORT)
+
+
+SAMPLES = shape(rollout_id=ID, sample_id=ID, error=TEXT)
+PASS = shape(
+    grading_run_id=or_null(ID),
+    grader=TEXT,
+    code_digest=or_null(TEXT),
+    graded_count=COUNT,
+    failed_count=COUNT,
+    skipped={"type": "object", "additionalProperties": COUNT},
+    removed_count=COUNT,
+    mean_before=or_null(NUMBER),
+    mean_after=or_null(NUMBER),
+    passed_to_failed=COUNT,
+    failed_to_passed=COUNT,
+    policy_calls_refused=COUNT,
+    judge=or_null(shape(input_tokens=COUNT, output_tokens=COUNT)),
+    failures=list_of(SAMPLES),
+)
+REPORT = shape(
+    passes=list_of(PASS),
+    rollout_count=COUNT,
+    policy_calls={"const": 0},
+    connections_allowed=COUNT,
+    connections_refused=COUNT,
+    interrupted={"type": "boolean"},
+    dry_run={"type": "boolean"},
+    duration_s=NUMBER,
+    plan=list_of(shape(grader=TEXT, rollout_id=ID, sample_id=ID, skipped=or_null(TEXT))),
+)
+
+
+def test_a_dry_run_tells_what_would_be_graded_and_stores_nothing(command: Command) -> None:
+    command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL, "--limit", 1)
+    before = command("grades", "list", "--json").data["grades"]
+
+    done = command("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL, "--dry-run")
+
+    assert "to grade 1 of 2 samples" in done.out
+    assert len([line for line in done.out.splitlines() if line.startswith("  grade ")]) == 1
+    assert "graded already by this grader" in done.out
+    assert command("grades", "list", "--json").data["grades"] == before
+
+
+@pytest.mark.parametrize("name", ["config.toml", "config.json"])
+def test_a_config_file_holds_the_fields_and_a_flag_goes_over_it(
+    command: Command, folder: Path, name: str
+) -> None:
+    (folder / name).write_text('{"least": 0.25}' if name.endswith("json") else "least = 0.25")
+    flags = ["regrade", "--grader", "graders.py:Configured", *WITH_LABEL, "--json"]
+
+    assert only_pass(command(*flags, "--config-file", name))["mean_after"] == 0.25
+    both = command(*flags, "--config-file", name, "--config", "least=0.75")
+    assert only_pass(both)["mean_after"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "message"),
+    [
+        (["--config-file", "none.toml"], 2, "none.toml"),
+        (["--config-file", "graders.py"], 2, "graders.py"),
+        (["--config", "no_such_field=1", "--config", "least=much"], 1, "does not fit Strict"),
+        (["--shard", "3/2"], 2, "'3/2' is no shard"),
+        (["--reward", "high"], 2, "'high' is no reward expression"),
+        (["--resume", "g_none"], 4, "no grading run 'g_none'"),
+        (["--failed-only"], 1, "has failed grades"),
+        (["--label", "nothing has this"], 4, "no rollout fits"),
+        (["--workers", "0"], 2, "--workers"),
+    ],
+)
+def test_bad_input_is_named_and_changes_nothing(
+    command: Command, flags: list[str], code: int, message: str
+) -> None:
+    before = command("grades", "list", "--json").data["grading_runs"]
+
+    done = command("regrade", "--grader", "graders.py:Configured", *flags)
+
+    assert (done.code, done.out) == (code, "")
+    assert message in done.err
+    assert "Traceback" not in done.err
+    assert command("grades", "list", "--json").data["grading_runs"] == before
+
+
+SLOW = """
+import asyncio
+from osmosis_ai.rollout import Grader
+
+
+class Slow(Grader):
+    async def grade(self, ctx):
+        print("begun", flush=True)
+        await asyncio.sleep(0.4)
+        ctx.set_sample_reward("main", 1.0)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_regrade_that_is_ended_in_the_middle_goes_on(
+    command: Command, folder: Path, end: signal.Signals
+) -> None:
+    (folder / "slow.py").write_text(SLOW)
+    flags = ["regrade", "--grader", "slow.py:Slow"]
+    with subprocess.Popen(
+        [Path(sys.executable).with_name("osmosis-store"), *flags, "--concurrency", "1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout is not None
+        begun = [running.stdout.readline() for _ in range(4)]
+        running.send_signal(end)
+        _, told = running.communicate(timeout=60)
+
+    assert begun == ["begun\n"] * 4
+    if end != signal.SIGKILL:
+        assert running.returncode == 130
+        assert "goes on" in told
+        [resume] = re.findall(r"--resume (g_\w+)", told)
+        flags += ["--resume", resume]
+    kept = only_pass(command(*flags, "--dry-run", "--json"))["skipped"]["graded"]
+    rest = only_pass(command(*flags, "--json"))
+    assert kept in (2, 3, 4)  # the newest may have been on its way to the disk
+    assert rest["graded_count"] == 13 - kept
+    grades = command("grades", "list", "--json").data["grades"]
+    assert len([one for one in grades if one["grader"] == "slow.py:Slow"]) == 13
