@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
@@ -43,6 +45,7 @@ _CHUNK_ITEMS = 1024
 _MOST_LANDED = 1024
 # Grades wait for others so long before they are stored: a commit costs more than a quick grading.
 _GATHER_S = 0.02
+_TURN_S = 0.005
 
 JoinedItems: TypeAlias = Mapping[SampleKey, str | bytes | None]
 """The live items of a rollout's samples, each sample's as one text for `decode_joined`."""
@@ -207,11 +210,13 @@ class _Regrade:
     _open: Counter[str] = field(default_factory=Counter)
     _ready: deque[_Task] = field(default_factory=deque)
     _chunks: asyncio.Queue[list[_Task] | None] = field(default_factory=lambda: asyncio.Queue(1))
+    _refilling: asyncio.Lock = field(default_factory=asyncio.Lock)
     _landed: list[_Landed] = field(default_factory=list)
     _has_landed: asyncio.Event = field(default_factory=asyncio.Event)
     _has_room: asyncio.Event = field(default_factory=asyncio.Event)
     _begun: set[int] = field(default_factory=set)
     _done: bool = False
+    _yield_at: float = 0.0
 
     async def run(self, concurrency: int) -> None:
         self._has_room.set()
@@ -220,7 +225,8 @@ class _Regrade:
                 everything.create_task(self._store_what_lands())
                 async with asyncio.TaskGroup() as grading:
                     grading.create_task(self._read())
-                    grading.create_task(self._grade_all(grading, asyncio.Semaphore(concurrency)))
+                    for _ in range(max(1, concurrency)):
+                        grading.create_task(self._grade_all(grading))
                 self._done = True
                 self._has_landed.set()
         finally:
@@ -289,36 +295,44 @@ class _Regrade:
 
     # grading
 
-    async def _grade_all(self, group: asyncio.TaskGroup, turns: asyncio.Semaphore) -> None:
-        """Start a task for each rollout, so that none sees another's context variables."""
-        while True:
-            await turns.acquire()
-            task = await self._take()
-            if task is None:
-                return
-            await self._has_room.wait()
-            group.create_task(self._grade(task, turns))
+    async def _grade_all(self, group: asyncio.TaskGroup) -> None:
+        """Grade one rollout after the other, each in the context that the first one began with.
 
-    async def _grade(self, task: _Task, turns: asyncio.Semaphore) -> None:
-        try:
-            graded = await self.passes[task.pass_no].grade(task.rollout, task.items)
-        finally:
-            turns.release()
+        A task for each rollout would cost more than a quick grading: there is a new one only where
+        a grader changed a context variable, which the next rollout must not see.
+        """
+        context = copy_context()
+        clean = context.copy()
+        while (task := await self._take()) is not None:
+            await self._has_room.wait()
+            await self._grade(task)
+            if copy_context() != context:
+                group.create_task(self._grade_all(group), context=clean)
+                return
+
+    async def _grade(self, task: _Task) -> None:
+        graded = await self.passes[task.pass_no].grade(task.rollout, task.items)
         grades = [grade for grade in graded.grades if grade.sample_id in task.wanted]
         self._landed.append(_Landed(task, graded, grades))
         self._has_landed.set()
         if len(self._landed) >= _MOST_LANDED:
             self._has_room.clear()
         self._finish(task.rollout.rollout_id)
+        if time.monotonic() > self._yield_at:  # graders that never wait leave others no turn
+            await asyncio.sleep(0)
+            self._yield_at = time.monotonic() + _TURN_S
 
     async def _take(self) -> _Task | None:
         while not self._ready or self.is_stopped():
-            self._ready.clear()
-            chunk = await self._chunks.get()
-            if chunk is None:
-                self._chunks.put_nowait(None)  # for whoever waits too
-                return None
-            self._ready.extend(chunk)
+            async with self._refilling:
+                if self._ready and not self.is_stopped():
+                    break
+                self._ready.clear()
+                chunk = await self._chunks.get()
+                if chunk is None:
+                    self._chunks.put_nowait(None)  # for whoever waits too
+                    return None
+                self._ready.extend(chunk)
         return self._ready.popleft()
 
     # storing

@@ -131,10 +131,12 @@ class _Stop:
         try:
             yield
         except asyncio.CancelledError:
-            if not self._is_asked or (self._task is not None and self._task.uncancel()):
+            if not self._is_asked or (self._task is not None and self._task.cancelling() > 1):
                 raise
         finally:
             self._is_over = True
+            if self._is_asked and self._task is not None:
+                self._task.uncancel()
 
 
 def _all_failed(rollout: GradableRollout, error: str) -> GradedRollout:

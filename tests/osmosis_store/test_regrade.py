@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +371,27 @@ async def test_graders_run_at_the_same_time(store: Store, database: Database) ->
     report = await regrade(store, grader(meet), concurrency=6)
 
     assert report.passes[0].graded_count == 6
+
+
+async def test_no_grading_sees_the_context_variables_of_another(
+    store: Store, database: Database
+) -> None:
+    fill(database, 6)
+    seen: list[str] = []
+
+    async def mark(ctx: Any) -> None:
+        seen.append(MARK.get())
+        MARK.set("spoiled")
+        ctx.set_sample_reward("main", 1.0)
+
+    report = await regrade(store, grader(mark), concurrency=2)
+
+    assert report.passes[0].graded_count == 6
+    assert seen == ["clean"] * 6
+    assert MARK.get() == "clean"
+
+
+MARK = ContextVar("MARK", default="clean")
 
 
 async def test_a_refused_connection_is_the_samples_error_even_if_it_is_swallowed(
