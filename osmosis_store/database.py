@@ -191,8 +191,20 @@ class HasDatabase(Protocol):
 
 
 def to_database(store: Database | HasDatabase) -> Database:
-    """Return a store's database, or the database itself."""
-    return store if isinstance(store, Database) else store.database
+    """Return a store's database, or the database itself.
+
+    Raises:
+        TypeError: It is neither; what `Store.open` returns has to be awaited first.
+    """
+    if isinstance(store, Database):
+        return store
+    database = getattr(store, "database", None)
+    if not isinstance(database, Database):
+        raise TypeError(
+            f"{type(store).__name__} is no open store: "
+            "give what `await Store.open(url)` returns, or the URL where one is taken"
+        )
+    return database
 
 
 def _close(

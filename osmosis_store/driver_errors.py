@@ -19,11 +19,12 @@ from osmosis_store.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreIOFailed,
     StoreReadOnly,
     StoreUnreachable,
 )
 
-__all__ = ["file_holders", "to_store_error", "translate_errors"]
+__all__ = ["file_holders", "is_busy", "to_store_error", "translate_errors"]
 
 _SQLITE_ERRORS = {
     sqlite3.SQLITE_BUSY: "busy",
@@ -33,7 +34,7 @@ _SQLITE_ERRORS = {
     sqlite3.SQLITE_READONLY: "readonly",
     sqlite3.SQLITE_PERM: "readonly",
     sqlite3.SQLITE_CORRUPT: "corrupt",
-    sqlite3.SQLITE_IOERR: "corrupt",
+    sqlite3.SQLITE_IOERR: "io",
     sqlite3.SQLITE_NOTADB: "notadb",
     sqlite3.SQLITE_CANTOPEN: "cantopen",
 }
@@ -76,6 +77,16 @@ def to_store_error(
     return None
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether another connection holds the file, so that the same may go well in a moment."""
+    return _kind(error) == "busy"
+
+
+def _kind(error: sqlite3.Error) -> str | None:
+    code = getattr(error, "sqlite_errorcode", None)
+    return None if code is None else _SQLITE_ERRORS.get(code & 0xFF)
+
+
 def _psycopg_error() -> Any:
     """Return psycopg's base error, or no type at all where psycopg is not in use."""
     psycopg = sys.modules.get("psycopg")
@@ -83,8 +94,7 @@ def _psycopg_error() -> Any:
 
 
 def _from_sqlite(error: sqlite3.Error, place: Place, options: Options) -> StoreError | None:
-    code = getattr(error, "sqlite_errorcode", None)
-    match _SQLITE_ERRORS.get(code & 0xFF) if code is not None else None:
+    match _kind(error):
         case "busy":
             holders = file_holders(place.path) if place.path else ""
             return StoreBusy(place.name, options.busy_timeout_s, holders)
@@ -94,6 +104,8 @@ def _from_sqlite(error: sqlite3.Error, place: Place, options: Options) -> StoreE
             return StoreReadOnly(place.name)
         case "notadb":
             return NotAStore(place.name, "the file is not a SQLite database")
+        case "io":
+            return StoreIOFailed(place.name, str(error))
         case "corrupt":
             return StoreCorrupt(place.name, str(error))
         case "cantopen":

@@ -79,6 +79,8 @@ def parse_url(url: str) -> Place:
     Raises:
         InvalidStoreUrl: Not a URL, another database, or SQLite in memory.
     """
+    if "\0" in url:
+        raise InvalidStoreUrl(repr(url), "it holds a NUL character")
     if "://" not in url:
         raise InvalidStoreUrl(repr(url), f"it is not a URL; a file is sqlite:///{url}")
     try:

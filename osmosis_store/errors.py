@@ -12,6 +12,7 @@ __all__ = [
     "CorruptItem",
     "EvalRunNotFound",
     "ExtraMissing",
+    "FolderMissing",
     "GraderNotLoadable",
     "GraderNotShareable",
     "GradingRunNotFound",
@@ -40,6 +41,7 @@ __all__ = [
     "StoreError",
     "StoreForked",
     "StoreFull",
+    "StoreIOFailed",
     "StoreIsNewer",
     "StoreNeedsUpgrade",
     "StoreNotFound",
@@ -175,11 +177,39 @@ class StoreCorrupt(StoreError):
         self.place, self.reason = place, reason
 
 
+class StoreIOFailed(StoreError):
+    """The operating system failed to read or write the database file."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(
+            f"cannot read or write {place}: {reason}",
+            hint="a limit on file sizes, the disk, or a network file system may be the cause; "
+            "what was acknowledged is kept",
+        )
+        self.place, self.reason = place, reason
+
+
+class FolderMissing(StoreError, LookupError):
+    """The folder in which a database is to be made does not exist."""
+
+    exit_code = 4
+
+    def __init__(self, place: str, folder: str) -> None:
+        super().__init__(
+            f"no database can be made at {place}: there is no folder {folder}",
+            hint="make the folder first, or name another place with --store",
+        )
+        self.place, self.folder = place, folder
+
+
 class StoreReplaced(StoreError):
     """The database file is no longer the one that was opened."""
 
     def __init__(self, place: str) -> None:
-        super().__init__(f"{place} was moved, deleted or replaced while it was open")
+        super().__init__(
+            f"{place} was moved, deleted or replaced while it was open",
+            hint="nothing was written to the file that is there now; open the store again",
+        )
         self.place = place
 
 

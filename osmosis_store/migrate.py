@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from osmosis_store.driver_errors import translate_errors
+from osmosis_store.driver_errors import is_busy, to_store_error, translate_errors
 from osmosis_store.engine import Options, Place, make_engine
 from osmosis_store.errors import (
+    FolderMissing,
     NotAStore,
     StoreBusy,
     StoreIsNewer,
     StoreNeedsUpgrade,
-    StoreNotFound,
     StoreReadOnly,
 )
 from osmosis_store.schema import HEAD
@@ -100,7 +100,9 @@ def _prepare_file(place: Place, options: Options) -> None:
     """Make the file private to its user and put it into WAL mode, which no transaction can."""
     assert place.path is not None
     if not place.path.parent.is_dir():
-        raise StoreNotFound(place.name)
+        raise FolderMissing(place.name, str(place.path.parent))
+    if place.path.is_dir():
+        raise NotAStore(place.name, "it is a folder")
     try:
         place.path.touch(mode=0o600, exist_ok=True)
     except OSError:
@@ -113,7 +115,9 @@ def _prepare_file(place: Place, options: Options) -> None:
                 with contextlib.closing(engine.raw_connection()) as raw:
                     raw.cursor().execute("PRAGMA journal_mode=WAL").close()
                 return
-            except sqlite3.OperationalError:  # the busy timeout does not cover this switch
+            except sqlite3.OperationalError as error:  # the busy timeout does not cover this switch
+                if not is_busy(error):
+                    raise to_store_error(error, place, options) or error from error
                 if time.monotonic() > deadline:
                     raise StoreBusy(place.name, options.busy_timeout_s) from None
                 time.sleep(_RETRY_S)

@@ -106,7 +106,7 @@ def load_config(path: Path, overrides: Mapping[Override, Any] | None = None) -> 
         "entrypoint": place.file("[eval] entrypoint", rollout_dir, tables.eval.entrypoint),
         "dataset": place.file("[eval] dataset", workspace, tables.eval.dataset),
         "script": _find_script(place, tables),
-        "output_path": _place_output(tables, None if "output_path" in given else workspace),
+        "output_path": _place_output(path, tables, None if "output_path" in given else workspace),
         "store_url": _place_store(workspace, tables, from_file="store_url" not in given),
     }
     return EvalConfig(
@@ -144,11 +144,19 @@ def _find_script(place: _Places, tables: Tables) -> Path | None:
     return place.file("[llm] script", place.workspace, tables.llm.script)
 
 
-def _place_output(tables: Tables, workspace: Path | None) -> Path | None:
+def _place_output(config_path: Path, tables: Tables, workspace: Path | None) -> Path | None:
+    """Return the folder of the results, which can be made now: not only after the last rollout."""
     output_path = tables.output.output_path
     if output_path is None:
         return None
-    return ((workspace or Path.cwd()) / output_path).absolute()
+    folder = ((workspace or Path.cwd()) / output_path).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        problem = f"{str(output_path)[:200]!r} cannot be a folder for results: {reason}"
+        raise ConfigError(str(config_path), problem, key="[output] output_path") from None
+    return folder
 
 
 def _place_store(workspace: Path, tables: Tables, *, from_file: bool) -> str:

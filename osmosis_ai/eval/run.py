@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -12,6 +14,7 @@ from typing import Any
 from osmosis_ai.eval.config import EvalConfig
 from osmosis_ai.eval.dataset import Dataset, load_dataset
 from osmosis_ai.eval.entrypoint import Entrypoint, load_entrypoint
+from osmosis_ai.eval.errors import EvalError
 from osmosis_ai.eval.events import EvalEvent, RunOpened
 from osmosis_ai.eval.plan import Plan, make_plan, pick_newest
 from osmosis_ai.eval.policy import describe_policy, identify_policy
@@ -25,6 +28,7 @@ from osmosis_ai.rollout.utils.digest import code_digest
 __all__ = ["run_eval"]
 
 RESULTS_DIR = Path(".osmosis", "results")
+_ROLLOUT_MODEL = "osmosis_ai.rollout.integrations.agents.model"
 
 
 def _ignore(event: EvalEvent) -> None:
@@ -90,7 +94,17 @@ def _load_parts(config: EvalConfig) -> tuple[Dataset, Entrypoint]:
         rollout_dir=config.rollout_dir,
         name=config.shorten(config.entrypoint),
     )
+    _require_model_client()
     return dataset, entrypoint
+
+
+def _require_model_client() -> None:
+    """Check for what a workflow's rollout model will need, before each row fails for it."""
+    if _ROLLOUT_MODEL in sys.modules and importlib.util.find_spec("litellm") is None:
+        raise EvalError(
+            "the workflow's model needs the package litellm, which is not installed",
+            hint="pip install 'osmosis-store[litellm]'",
+        )
 
 
 def _to_spec(config: EvalConfig, dataset: Dataset, entrypoint: Entrypoint) -> EvalRunSpec:

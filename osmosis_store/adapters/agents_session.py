@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -117,11 +119,14 @@ class OsmosisSQLSession:
 
         Raises:
             ValueError: The limit is negative.
+            TypeError: The limit is no integer.
             CorruptItem: A body does not decode; names its row.
             RolloutFinished: The name belongs to a rollout that was run.
         """
         self._touch(wrapper)
         last = resolve_session_limit(limit, self.session_settings)
+        if last is not None:
+            last = min(operator.index(last), sys.maxsize)
         with self._failing():
             found = await self._conversation.read(last)
         return cast("list[TResponseInputItem]", found.items)

@@ -238,3 +238,5 @@ def _print_failures(report: EvalReport) -> None:
     if len(failed) > _SHOWN:
         more = len(failed) - _SHOWN
         typer.echo(f"failed   and {more} more; `osmosis-store rollouts list` has all", err=True)
+    if failed and report.reused_count:
+        typer.echo("         what failed before is not run again; --retry-failed does", err=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from osmosis_store import Store, migrate
+from osmosis_store import OsmosisSQLSession, Store, migrate
 from osmosis_store.engine import Options, make_engine, parse_url
 from osmosis_store.errors import (
+    FolderMissing,
+    InvalidStoreUrl,
     NotAStore,
     StoreIsNewer,
     StoreNeedsUpgrade,
@@ -116,8 +119,17 @@ async def test_a_file_that_is_not_there_is_not_made_when_that_is_unwanted(
 
 
 async def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreNotFound):
+    with pytest.raises(FolderMissing, match=r"there is no folder .*missing"):
         await Store.open(f"sqlite:///{tmp_path / 'missing' / 'store.db'}")
+
+
+async def test_a_folder_is_no_store_and_that_is_said_at_once(tmp_path: Path) -> None:
+    began = time.monotonic()
+
+    with pytest.raises(NotAStore, match="it is a folder"):
+        await Store.open(f"sqlite:///{tmp_path}")
+
+    assert time.monotonic() - began < 5
 
 
 async def test_a_file_that_is_no_database_is_refused_and_left_alone(
@@ -245,3 +257,54 @@ def test_a_folder_that_cannot_be_written_is_named(migrated_file: Path) -> None:
 
     assert (ended.exit_code, ended.errors) == (0, "")
     assert ended.output.splitlines() == [StoreReadOnly.__name__, "[]"]
+
+
+FILLING = """
+import asyncio, resource, sys
+from osmosis_store import OsmosisSQLSession, Store
+from osmosis_store.errors import StoreError
+
+async def main():
+    async with Store.open(sys.argv[1]) as store:
+        session = OsmosisSQLSession("s", store=store)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+        for number in range(10_000):
+            try:
+                await session.add_items([{"role": "user", "content": "x" * 5000}])
+            except StoreError as error:
+                print(type(error).__name__, number, "damaged" in str(error))
+                return
+
+asyncio.run(main())
+"""
+
+
+async def test_a_limit_on_file_sizes_is_not_taken_for_damage(sqlite_store_url: str) -> None:
+    ended = run_program(FILLING, sqlite_store_url)
+
+    name, kept, damaged = ended.output.split()
+    assert name in ("StoreIOFailed", "StoreFull")
+    assert damaged == "False"
+    async with Store.open(sqlite_store_url) as store:
+        assert len(await store.session("s", "s").get_items()) == int(kept)
+
+
+@pytest.mark.parametrize("given", [5, object(), Store.open("sqlite:///never.db")])
+def test_what_is_no_open_store_is_named(given: object) -> None:
+    with pytest.raises(TypeError, match=r"is no open store: give what `await Store.open"):
+        OsmosisSQLSession("s", store=given)
+
+
+def test_a_url_with_a_nul_is_refused() -> None:
+    with pytest.raises(InvalidStoreUrl, match="NUL"):
+        parse_url("sqlite:///a\0b.db")
+
+
+async def test_a_limit_may_be_of_any_size_and_has_to_be_an_integer(sqlite_store_url: str) -> None:
+    async with Store.open(sqlite_store_url) as store:
+        session = OsmosisSQLSession("s", store=store)
+        await session.add_items([{"role": "user", "content": "one"}])
+
+        assert len(await session.get_items(10**30)) == 1
+        with pytest.raises(TypeError):
+            await session.get_items(1.5)

@@ -192,3 +192,14 @@ def test_a_mistyped_config_name_lists_its_neighbours(workspace: Path) -> None:
 def test_text_that_is_not_toml_is_an_error_with_its_line(workspace: Path) -> None:
     with pytest.raises(ConfigError, match=r"is not TOML.*line"):
         load(workspace, "[runs\n")
+
+
+@pytest.mark.parametrize("place", ["data/rows.jsonl", "x" * 300, "a\\u0000b"])
+def test_a_place_that_cannot_hold_results_is_refused_before_anything_runs(
+    workspace: Path, place: str
+) -> None:
+    (workspace / "data").mkdir(exist_ok=True)
+    (workspace / "data/rows.jsonl").touch()
+
+    with pytest.raises(ConfigError, match=r"\[output\] output_path: .* cannot be a folder"):
+        load(workspace, f'[output]\noutput_path = "{place}"\n')

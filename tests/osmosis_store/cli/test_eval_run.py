@@ -162,8 +162,12 @@ def test_when_every_row_fails_the_exit_code_is_1(evaluate: Command, workspace: P
         main, "        agent = OsmosisAgent(", "        raise RuntimeError\n        OsmosisAgent("
     )
 
-    assert evaluate(*FEW).code == 1
+    first, again = evaluate(*FEW), evaluate(*FEW)
+
+    assert first.code == 1
+    assert "--retry-failed" not in first.err
     assert evaluate(*FEW, "--json").data["failed_count"] == 3
+    assert "what failed before is not run again; --retry-failed does" in again.err
 
 
 def test_a_workflow_that_changed_is_not_mixed(evaluate: Command, workspace: Path) -> None:
