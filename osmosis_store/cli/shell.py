@@ -14,6 +14,7 @@ import typer
 
 from osmosis_store.cli.flags import DEBUG_FLAG, JSON_FLAG
 from osmosis_store.cli.output import print_json
+from osmosis_store.cli.streams import OutputFailed, lend_streams
 
 __all__ = ["new_group", "new_script", "run"]
 
@@ -62,31 +63,59 @@ def run(app: typer.Typer, name: str, arguments: Sequence[str] | None = None) -> 
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json, debug = JSON_FLAG in given, DEBUG_FLAG in given
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    try:
-        code = _invoke(app, name, given)
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # what is still buffered has nowhere to go, and Python would complain at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
-    except (Exception, KeyboardInterrupt) as error:
-        if debug:
-            traceback.print_exc()
-        envelope, code = _to_envelope(error)
-        if as_json:
+    with lend_streams():
+        try:
+            code = _invoke(app, name, given)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            _drop_output()
+            return BROKEN_PIPE
+        except (Exception, KeyboardInterrupt) as error:
+            if debug:
+                traceback.print_exc()
+            return _tell(error, as_json=as_json)
+
+
+def _open_closed_streams() -> None:
+    """Let what is printed go nowhere where a stream was closed, and no file take its number."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 # open to the process's end
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Give up what is still buffered: it has nowhere to go, and Python would complain at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(error: BaseException, *, as_json: bool) -> int:
+    """Print an error and return its exit code."""
+    if isinstance(error, OutputFailed):
+        _drop_output()
+        _print_error(f"standard output cannot be written: {error.strerror}", "")
+        return 1
+    envelope, code = _to_envelope(error)
+    if as_json:
+        try:
             print_json({"error": {key: envelope[key] for key in ("code", "message", "details")}})
+        except OSError:
+            _drop_output()
         else:
-            _print_error(envelope["message"], envelope["hint"])
-        return code
+            return code
+    _print_error(envelope["message"], envelope["hint"])
+    return code
 
 
 def _invoke(app: typer.Typer, name: str, arguments: list[str]) -> int:
     if "--help" not in arguments:
         _say_second_owner()
+    for argument in arguments:
+        if not argument.isascii() and argument != argument.encode("utf-8", "replace").decode():
+            raise USAGE_ERROR(f"{argument!r} is not UTF-8 text")
     command: Any = typer.main.get_command(app)
     try:
         with command.make_context(name, arguments) as context:
@@ -118,6 +147,9 @@ def _to_envelope(error: BaseException) -> tuple[dict[str, Any], int]:
         return _envelope("interrupted", "interrupted", hint), INTERRUPTED
     if isinstance(error, USAGE_ERROR):
         return _usage_envelope(error), 2
+    if isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        return _envelope("os_error", f"{error.strerror}{where}", ""), 1
     message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     hint = f"this should not happen; {DEBUG_FLAG} shows where it did"
     return _envelope("internal_error", message, hint), 1
@@ -129,6 +161,8 @@ def _usage_envelope(error: Any) -> dict[str, Any]:
         return _envelope("usage_error", "a command is missing", message)
     path = error.ctx.command_path if error.ctx is not None else ""
     hint = f"see `{path} --help`" if path else ""
+    if type(error).__name__ == "NoSuchOption" and hasattr(error.ctx.command, "commands"):
+        hint = f"flags come after the command's name; {hint}"
     return _envelope("usage_error", message[:1].lower() + message[1:].rstrip("."), hint)
 
 

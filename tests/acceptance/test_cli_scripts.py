@@ -75,6 +75,71 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
     assert (code, stderr) == (141, b"")
 
 
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+
+
+@FULL
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["rollouts", "list"],
+        ["rollouts", "list", "--json"],
+        ["rollouts", "show", "nope", "--json"],
+        ["grades", "list", "--json"],
+        ["items", "search", "a", "--json", "--limit", "1000"],
+        ["db", "check"],
+        ["--help"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_one_error_line(
+    folder: Path, arguments: list[str], unbuffered: str
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [BIN / "osmosis-store", *arguments],
+            cwd=folder,
+            env=environment(PYTHONUNBUFFERED=unbuffered),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    expected = (
+        (4, "error: no rollout 'nope'")
+        if "nope" in arguments
+        else (1, "error: standard output cannot be written: No space left on device")
+    )
+    assert (done.returncode, done.stderr.splitlines()[0]) == expected
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["rollouts", "list"], ["rollouts", "show", "nope"]])
+def test_closed_streams_are_no_error(folder: Path, arguments: list[str]) -> None:
+    command = f"{BIN / 'osmosis-store'} {' '.join(arguments)}"
+    code = 4 if "nope" in arguments else 0
+
+    for closed in (">&-", "2>&-", ">&- 2>&-"):
+        done = subprocess.run(
+            ["sh", "-c", f"{command} {closed}"], cwd=folder, env=environment(), capture_output=True
+        )
+        assert done.returncode == code
+        assert b"Traceback" not in done.stderr
+    assert sorted(one.name for one in folder.rglob("*.db")) == ["rollouts.db"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["rollouts", "show"], ["rollouts", "list", "--label"], ["items", "search"]]
+)
+def test_an_argument_that_is_no_text_is_wrong_usage(folder: Path, arguments: list[str]) -> None:
+    done = call(folder, "osmosis-store", *arguments, os.fsdecode(b"a\xff"))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: 'a\\udcff' is not UTF-8 text\n"
+
+
 def without_root(folder: Path) -> tuple[str, ...]:
     """Return what to put before a command so that permissions hold for it, also as root."""
     assert folder.exists()

@@ -101,6 +101,23 @@ def test_what_a_workflow_prints_does_not_spoil_the_json(evaluate: Command, works
     assert done.err == "hi\n" * 3
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]], ids=str)
+def test_a_workflow_that_closes_the_streams_takes_the_report_from_nobody(
+    evaluate: Command, workspace: Path, flags: list[str]
+) -> None:
+    replace(
+        workspace / "rollouts/multiply/main.py",
+        "        agent = OsmosisAgent(",
+        "        import sys\n\n        sys.stdout.close()\n        sys.stderr.close()\n"
+        "        agent = OsmosisAgent(",
+    )
+
+    done = evaluate(*FEW, *flags)
+
+    assert done.code == 0
+    assert "mean" in done.out
+
+
 def test_fresh_starts_anew_and_the_old_stays(evaluate: Command, command: Command) -> None:
     first = evaluate(*FEW, "--json").data["eval_run_id"]
     second = evaluate(*FEW, "--fresh", "--json").data["eval_run_id"]

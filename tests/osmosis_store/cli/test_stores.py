@@ -224,6 +224,14 @@ def test_wrong_usage_exits_with_2(command: Command, arguments: list[str], messag
     assert done.err.startswith(f"error: {message}")
 
 
+def test_a_flag_before_the_command_is_told_where_it_goes(command: Command) -> None:
+    for arguments in (["--store", "x", "rollouts", "list"], ["rollouts", "--store", "x", "list"]):
+        done = command(*arguments)
+
+        assert done.code == 2
+        assert "flags come after the command's name; see `osmosis-store" in done.err
+
+
 def test_wrong_usage_has_an_envelope_too(command: Command) -> None:
     done = command("rollouts", "list", "--limit", "x", "--json")
 
