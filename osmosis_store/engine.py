@@ -37,6 +37,8 @@ Synchronous = Literal["full", "normal", "off"]
 PAGE_SIZE = 4096
 # Ten times SQLite's own: the caller whose commit it hits waits for a checkpoint.
 CHECKPOINT_PAGES = 10_000
+# What file systems take; SQLite adds "-journal" to the name.
+_NAME_BYTES, _PATH_BYTES = 255 - len("-journal"), 4095 - len("-journal")
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def parse_url(url: str) -> Place:
         if not parsed.database or parsed.database == ":memory:" or "mode=memory" in url:
             raise InvalidStoreUrl(url, "in memory each connection would have its own; name a file")
         path = Path(parsed.database).absolute()
+        _check_lengths(url, path)
         return Place(sa.URL.create("sqlite", database=str(path)), _short(path), path)
     if backend in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -100,6 +103,13 @@ def parse_url(url: str) -> Place:
         )
         return Place(parsed, shown.render_as_string(), None)
     raise InvalidStoreUrl(url.split("@")[-1], f"{backend} is neither sqlite nor postgresql")
+
+
+def _check_lengths(url: str, path: Path) -> None:
+    if max(len(os.fsencode(part)) for part in path.parts) > _NAME_BYTES:
+        raise InvalidStoreUrl(repr(url), f"a name in it is longer than {_NAME_BYTES} bytes")
+    if len(os.fsencode(path)) > _PATH_BYTES:
+        raise InvalidStoreUrl(repr(url), f"it is longer than {_PATH_BYTES} bytes")
 
 
 def _short(path: Path) -> str:

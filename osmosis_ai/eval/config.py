@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -177,13 +178,13 @@ class _Places:
         if not NAME.fullmatch(name):
             raise self._error(key, f"{name!r} is not a rollout's name, {NAME_RULE}")
         folder = self._inside(key, self.workspace / "rollouts", name)
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # False where a name is too long
             raise self._error(key, f"no folder rollouts/{name} in {self.workspace}")
         return folder
 
     def file(self, key: str, folder: Path, name: str) -> Path:
         path = self._inside(key, folder, name)
-        if not path.is_file():
+        if not os.path.isfile(path):  # False where a name is too long
             raise self._error(key, f"no file {name} in {folder}")
         return path
 

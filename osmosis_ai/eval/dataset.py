@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -74,7 +75,7 @@ def load_dataset(path: Path, *, name: str, offset: int = 0, limit: int | None = 
         raise DatasetError(name, "is neither .jsonl nor .csv nor .parquet")
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    stop = None if limit is None else offset + limit
+    stop = None if limit is None else min(offset + limit, sys.maxsize)
     rows = [_to_row(place, raw) for place, raw in islice(reader(path, name), offset, stop)]
     if not rows:
         raise DatasetError(name, f"has no row from offset {offset} on" if offset else "has no rows")

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    ValidationError,
+)
+from pydantic_core import PydanticCustomError
 
 from osmosis_ai.eval.errors import ConfigError
 
@@ -16,7 +25,18 @@ __all__ = ["SCRIPTED_MODEL", "Override", "Tables", "read_tables"]
 
 SCRIPTED_MODEL = "scripted"
 
-Text = Annotated[str, StringConstraints(min_length=1)]
+# TOML's own, and SQL's.
+MAX_INTEGER = 2**63 - 1
+
+
+def _refuse_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "holds a NUL character")
+    return text
+
+
+Text = Annotated[str, StringConstraints(min_length=1), AfterValidator(_refuse_nul)]
+Count = Annotated[int, Field(ge=1, le=MAX_INTEGER)]
 Positive = Annotated[FiniteFloat, Field(gt=0)]
 Override = Literal[
     "fresh",
@@ -40,8 +60,8 @@ class _Eval(_Table):
     rollout: Text
     entrypoint: Text
     dataset: Text
-    limit: int | None = Field(default=None, ge=1)
-    offset: int = Field(default=0, ge=0)
+    limit: Count | None = None
+    offset: int = Field(default=0, ge=0, le=MAX_INTEGER)
     fresh: bool = False
     retry_failed: bool = False
 
@@ -54,8 +74,8 @@ class _Llm(_Table):
 
 
 class _Runs(_Table):
-    n: int = Field(default=1, ge=1)
-    batch_size: int = Field(default=1, ge=1)
+    n: Count = 1
+    batch_size: Count = 1
     pass_threshold: FiniteFloat = 1.0
 
 
@@ -100,8 +120,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ConfigError(str(path), f"is not UTF-8 text: {error.reason}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(path), f"is not TOML: {error}") from error
+    except ValueError as error:  # also an integer of thousands of digits
+        raise ConfigError(str(path), f"is not TOML: {str(error).split(';')[0]}") from error
+    except RecursionError:
+        raise ConfigError(str(path), "is nested too deep") from None
 
 
 _TABLE_OF: dict[str, tuple[str, str]] = {
@@ -153,6 +175,8 @@ def _to_config_error(
             key=key,
             hint=f"known {what}s: {', '.join(known)}",
         )
+    if kind == "model_type":
+        return ConfigError(str(path), f"is no table: write {key} once, with its keys", key=key)
     if kind == "missing":
         return ConfigError(str(path), "is required", key=key)
     return ConfigError(str(path), message[:1].lower() + message[1:], key=key)

@@ -6,7 +6,7 @@ import dataclasses
 import datetime as dt
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -24,6 +24,9 @@ __all__ = [
 ]
 
 JSON_FLAG, DEBUG_FLAG = "--json", "--debug"
+
+# The biggest that a database takes.
+MAX_INTEGER = 2**63 - 2
 
 _AGO = re.compile(r"(\d+)([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -206,6 +209,7 @@ def _spread(function: Callable[..., None]) -> Callable[..., None]:
             )
 
     def run(**values: Any) -> None:
+        _check_integers(values)
         gathered = {
             name: group(**{one.name: values.pop(one.name) for one in dataclasses.fields(group)})
             for name, group in groups.items()
@@ -216,6 +220,13 @@ def _spread(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # for Typer
     run.__annotations__ = {one.name: one.annotation for one in parameters}
     return run
+
+
+def _check_integers(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, int) and abs(value) > MAX_INTEGER:
+            flag = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter("the number is too big", param_hint=flag)
 
 
 def _to_parameters(group: Any) -> list[inspect.Parameter]:

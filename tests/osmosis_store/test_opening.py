@@ -295,6 +295,12 @@ def test_what_is_no_open_store_is_named(given: object) -> None:
         OsmosisSQLSession("s", store=given)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "é" * 130, "a/" * 3000 + "b"], ids=len)
+def test_a_url_that_no_file_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidStoreUrl, match="longer than"):
+        parse_url(f"sqlite:///{name}.db")
+
+
 def test_a_url_with_a_nul_is_refused() -> None:
     with pytest.raises(InvalidStoreUrl, match="NUL"):
         parse_url("sqlite:///a\0b.db")

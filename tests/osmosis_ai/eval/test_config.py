@@ -194,7 +194,41 @@ def test_text_that_is_not_toml_is_an_error_with_its_line(workspace: Path) -> Non
         load(workspace, "[runs\n")
 
 
-@pytest.mark.parametrize("place", ["data/rows.jsonl", "x" * 300, "a\\u0000b"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"[runs]\nn = {'9' * 5000}\n", r"is not TOML: Exceeds the limit .* has 5000 digits$"),
+        (f"[runs]\nn = {'[' * 5000}\n", "is nested too deep"),
+        (f"[runs]\nn = {10**30}\n", r"\[runs\] n: "),
+        (f"[runs]\nbatch_size = {2**63}\n", r"\[runs\] batch_size: "),
+        ('[store]\nurl = "sqlite:///a\\u0000b"\n', r"\[store\] url: holds a NUL character"),
+        ('[output]\noutput_path = "a\\u0000b"\n', r"output_path: holds a NUL character"),
+        ("[[runs]]\nn = 1\n", r"\[runs\]: is no table: write \[runs\] once"),
+        ("store = 5\n", r"\[store\]: is no table"),
+    ],
+)
+def test_what_no_value_can_be_is_named(workspace: Path, text: str, problem: str) -> None:
+    path = config_path(workspace)
+    path.write_text(f"{text}{path.read_text()}" if "store = 5" in text else path.read_text() + text)
+
+    with pytest.raises(ConfigError, match=problem):
+        load_config(path)
+
+
+@pytest.mark.parametrize("key", ["rollout", "entrypoint", "dataset"])
+@pytest.mark.parametrize("name", ["x" * 300, "a\\u0000b", "a/" * 5000 + "b"], ids=len)
+def test_a_name_that_no_file_can_have_is_named(workspace: Path, key: str, name: str) -> None:
+    path = config_path(workspace)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(f'{key} = "{name}"' if key in one else one for one in lines[:5]))
+    path.write_text(f"{path.read_text()}\n" + "\n".join(lines[5:]) + "\n")
+
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert caught.value.key == f"[eval] {key}"
+
+
+@pytest.mark.parametrize("place", ["data/rows.jsonl", "x" * 300])
 def test_a_place_that_cannot_hold_results_is_refused_before_anything_runs(
     workspace: Path, place: str
 ) -> None:

@@ -253,7 +253,17 @@ def test_a_config_that_is_not_there_names_those_that_are(evaluate: Command) -> N
     assert "configs/eval/multiply.toml" in done.err
 
 
-@pytest.mark.parametrize("flags", [["--limit", "0"], ["--offset", "-1"], ["--nope"]], ids=str)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--limit", "0"],
+        ["--offset", "-1"],
+        ["--nope"],
+        ["--offset", "9" * 30],
+        ["--limit", "9" * 30],
+    ],
+    ids=str,
+)
 def test_wrong_usage_exits_with_2(evaluate: Command, flags: list[str]) -> None:
     assert evaluate(*flags).code == 2
 

@@ -202,6 +202,10 @@ class TestNotFound:
         (["rollouts", "list", "--nope"], "no such option"),
         (["rollouts", "nope"], "no such command"),
         (["rollouts", "list", "--limit", "0"], "invalid value for '--limit'"),
+        (["rollouts", "list", "--limit", "9" * 20], "invalid value for --limit: the number is too"),
+        (["rollouts", "show", "x", "--tail", "9" * 30], "invalid value for --tail: the number is"),
+        (["items", "search", "x", "--limit", "9" * 20], "invalid value for --limit: the number"),
+        (["grades", "list", "--limit", str(2**63)], "invalid value for --limit: the number is too"),
         (
             ["rollouts", "list", "--since", "yesterday"],
             "invalid value for --since: 'yesterday' is no time",
