@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -163,7 +163,7 @@ async def regrade_rollouts(
     regrade = _Regrade(
         database, passes, selection, share, limit, is_stopped, plan, tallies, on_progress
     )
-    await regrade.run(concurrency)
+    await regrade.run(max(1, concurrency))
     return regrade.tallies, regrade.rollout_count
 
 
@@ -217,6 +217,9 @@ class _Regrade:
     _begun: set[int] = field(default_factory=set)
     _done: bool = False
     _yield_at: float = 0.0
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _group: asyncio.TaskGroup | None = None
+    _is_ending: bool = False
 
     async def run(self, concurrency: int) -> None:
         self._has_room.set()
@@ -224,14 +227,31 @@ class _Regrade:
             async with asyncio.TaskGroup() as everything:
                 everything.create_task(self._store_what_lands())
                 async with asyncio.TaskGroup() as grading:
-                    grading.create_task(self._read())
-                    for _ in range(max(1, concurrency)):
-                        grading.create_task(self._grade_all(grading))
+                    for work in (self._read(), *(self._grade_all() for _ in range(concurrency))):
+                        self._start(grading, work)
+                    await self._watch()
                 self._done = True
                 self._has_landed.set()
         finally:
             if self._landed:  # cancelled: what is paid for is kept
                 await self._store_landed()
+
+    def _start(
+        self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None], context: Any = None
+    ) -> None:
+        task = group.create_task(work, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self._group = group
+
+    async def _watch(self) -> None:
+        """Wait for the tasks, and let them know whether a cancellation is everybody's."""
+        try:
+            while self._tasks and not self._is_ending:
+                await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._is_ending = True
+            raise
 
     # reading ahead, a chunk at a time
 
@@ -295,7 +315,7 @@ class _Regrade:
 
     # grading
 
-    async def _grade_all(self, group: asyncio.TaskGroup) -> None:
+    async def _grade_all(self) -> None:
         """Grade one rollout after the other, each in the context that the first one began with.
 
         A task for each rollout would cost more than a quick grading: there is a new one only where
@@ -305,22 +325,35 @@ class _Regrade:
         clean = context.copy()
         while (task := await self._take()) is not None:
             await self._has_room.wait()
-            await self._grade(task)
-            if copy_context() != context:
-                group.create_task(self._grade_all(group), context=clean)
+            try:
+                await self._grade(task)
+            except asyncio.CancelledError:
+                me = asyncio.current_task()
+                if self._is_ending or me is None:
+                    raise
+                while me.cancelling():
+                    me.uncancel()
+                self._land(task, _failed(task, "the grader cancelled its own task"))
+            except BaseException:
+                self._is_ending = True
+                raise
+            if copy_context() != context and self._group is not None:
+                self._start(self._group, self._grade_all(), clean)
                 return
 
     async def _grade(self, task: _Task) -> None:
-        graded = await self.passes[task.pass_no].grade(task.rollout, task.items)
+        self._land(task, await self.passes[task.pass_no].grade(task.rollout, task.items))
+        if time.monotonic() > self._yield_at:  # graders that never wait leave others no turn
+            await asyncio.sleep(0)
+            self._yield_at = time.monotonic() + _TURN_S
+
+    def _land(self, task: _Task, graded: GradedRollout) -> None:
         grades = [grade for grade in graded.grades if grade.sample_id in task.wanted]
         self._landed.append(_Landed(task, graded, grades))
         self._has_landed.set()
         if len(self._landed) >= _MOST_LANDED:
             self._has_room.clear()
         self._finish(task.rollout.rollout_id)
-        if time.monotonic() > self._yield_at:  # graders that never wait leave others no turn
-            await asyncio.sleep(0)
-            self._yield_at = time.monotonic() + _TURN_S
 
     async def _take(self) -> _Task | None:
         while not self._ready or self.is_stopped():
@@ -389,6 +422,20 @@ class _Regrade:
                 ensure_grading_run(tx, run_id, one.run, versions=one.versions, now=now)
             append_grades(tx, run_id, new, now=now)
         return kept
+
+
+def _failed(task: _Task, error: str) -> GradedRollout:
+    return GradedRollout(
+        [
+            NewGrade(
+                sample_id=sample_id,
+                error=error,
+                label=task.rollout.label,
+                graded_head=sample.chain_head,
+            )
+            for sample_id, sample in task.wanted.items()
+        ]
+    )
 
 
 def _fetch_done(tx: Connection, one: GradingPass, rollout_ids: Sequence[str]) -> set[SampleKey]:

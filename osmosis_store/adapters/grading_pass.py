@@ -97,8 +97,10 @@ class GraderPass:
                         scope=scope,
                         timeout_s=self._timeout_s,
                     )
-            except Exception as error:
-                return watch.error or str(error) or type(error).__name__
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # whatever a grader raises is its sample's error
+                return watch.error or _describe(error)
             return watch.error
 
     async def _which_row(self, rollout: GradableRollout, error: Exception) -> str:
@@ -137,6 +139,14 @@ class _Stop:
             self._is_over = True
             if self._is_asked and self._task is not None:
                 self._task.uncancel()
+
+
+def _describe(error: BaseException) -> str:
+    """Return an error's text, or its type where it has none or cannot say it."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
 
 
 def _all_failed(rollout: GradableRollout, error: str) -> GradedRollout:

@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -36,6 +39,7 @@ NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
 """Where it is set, a grader that runs an agent sends no traces, which would be its refusal."""
 
 _POLL_S = 0.1
+_GRACE_S = 10.0
 
 
 class Outcome(NamedTuple):
@@ -207,6 +211,8 @@ def _merge(outcomes: Sequence[Outcome]) -> Outcome:
 def _work(job: Job, connection: Connection) -> None:
     """Be a grading process: Ctrl-C is the parent's affair, which says when to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(sys.stderr.fileno(), 1)  # what graders print is no part of the parent's answer
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.setdefault(NO_TRACING, "1")
     try:
         connection.send(("done", asyncio.run(_regrade(job, connection))))
@@ -215,6 +221,18 @@ def _work(job: Job, connection: Connection) -> None:
         connection.send(("error", StoreError(str(error), hint=error.hint)))
     except Exception as error:
         connection.send(("error", StoreError(f"{type(error).__name__}: {error}")))
+    connection.close()
+    sys.stderr.flush()
+    os._exit(0)  # whatever a grader left running
+
+
+def _end_with_parent() -> None:
+    """End this process some time after its parent, whatever a grader has left running."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        time.sleep(_GRACE_S)
+        os._exit(1)
 
 
 async def _regrade(job: Job, connection: Connection) -> Outcome:

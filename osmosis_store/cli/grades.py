@@ -27,6 +27,7 @@ __all__ = ["app"]
 app = new_group("Look at grades, compare grading runs, add a grade of your own.")
 
 _DIGEST_CHARS = 8
+_EVERYTHING = 2**31
 _BY_ROLLOUT = "id"
 
 RolloutId = Annotated[str, typer.Argument(metavar="ROLLOUT_ID", help="The rollout's id.")]
@@ -77,7 +78,13 @@ def list_grades(
     _require_order(sort, after)
     with open_for_reading(store.store) as database, database.reading() as tx:
         page = _fetch_page(
-            tx, selection.to_selection(), grading_run, sort=sort, after=after, limit=limit
+            tx,
+            selection.to_selection(),
+            grading_run,
+            sort=sort,
+            after=after,
+            # a mean over a page would be nobody's mean
+            limit=_EVERYTHING if summary else limit,
         )
     if store.as_json:
         data = page._asdict()
@@ -93,6 +100,7 @@ def list_grades(
         print_lines(_format_runs(screen, page.grades, page.grading_runs))
     more = ""
     if page.has_more:
+        print("the means are over these grades only; --summary has them over all")
         more = f", and more: --after {page.last_id}" if page.last_id else ", and more: --limit"
     rollouts = counted(page.rollout_count, "rollout")
     print(f"{counted(len(page.grades), 'grade')} of {rollouts}{more}")

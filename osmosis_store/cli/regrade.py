@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterator
@@ -126,6 +127,8 @@ def regrade(
 
     from osmosis_store.cli.output import print_json, print_lines, to_json_value
 
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise typer.BadParameter(f"{timeout} is no time to grade in", param_hint="--timeout")
     plan: list[tuple[int, SampleKey, str | None]] = []
     chosen = selection.to_selection()
     work = partial(
@@ -197,7 +200,7 @@ def _stopping() -> Iterator[Callable[[], bool]]:
     import signal
 
     loop = asyncio.get_running_loop()
-    is_stopped = False
+    is_stopped = is_over = False
 
     def stop() -> None:
         nonlocal is_stopped
@@ -209,11 +212,21 @@ def _stopping() -> Iterator[Callable[[], bool]]:
         for one in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(one)
 
+    def forget() -> None:
+        if is_over:
+            return
+        # a grader's forked child would hand its own signals to this loop
+        signal.set_wakeup_fd(-1)
+        for one in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(one, signal.SIG_DFL)
+
     for one in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(one, stop)
+    os.register_at_fork(after_in_child=forget)
     try:
         yield lambda: is_stopped
     finally:
+        is_over = True
         restore()
 
 

@@ -23,11 +23,10 @@ def blocks(language: str) -> list[str]:
 def test_the_walk_through_goes_as_it_is_told(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests/data/gym", tmp_path / "gym")
     (tmp_path / "graders.py").write_text(blocks("python")[0], "utf-8")
-    (tmp_path / ".osmosis").mkdir()
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "OSMOSIS_STORE_URL": "sqlite:///.osmosis/rollouts.db",
+        "OSMOSIS_STORE_URL": "sqlite:///rollouts.db",
     }
     ids: dict[str, str] = {}
 
@@ -59,7 +58,7 @@ def test_the_walk_through_goes_as_it_is_told(tmp_path: Path) -> None:
             assert found is not None, (command, line, done.stdout)
             told = printed.pop(found)
             ids.update(zip(_RUN_ID.findall(line), _RUN_ID.findall(told), strict=True))
-    assert count == 11
+    assert count == 12
 
 
 _TIMES = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d|[\d.,]+ (ms|s|min)\b|[\d,]+/s")

@@ -373,6 +373,48 @@ async def test_graders_run_at_the_same_time(store: Store, database: Database) ->
     assert report.passes[0].graded_count == 6
 
 
+class Odd(BaseException):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+async def cancel_itself(ctx: Any) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(1)
+
+
+async def raise_odd(ctx: Any) -> None:
+    raise Odd("not even an Exception")
+
+
+async def raise_mute(ctx: Any) -> None:
+    raise Mute
+
+
+@pytest.mark.parametrize("timeout_s", [None, 20.0])
+@pytest.mark.parametrize(
+    ("rule", "error"),
+    [(cancel_itself, "cancelled"), (raise_odd, "not even an Exception"), (raise_mute, "Mute")],
+)
+async def test_whatever_a_grader_does_to_itself_is_its_samples_error(
+    sqlite_database: Database, rule: Rule, error: str, timeout_s: float | None
+) -> None:
+    fill(sqlite_database, 5)
+
+    report = await regrade(sqlite_database, grader(rule), concurrency=2, timeout_s=timeout_s)
+
+    [one] = report.passes
+    assert (one.graded_count, one.failed_count) == (0, 5)
+    assert all(error in failure[2] for failure in one.failures)
+    assert len(grades(sqlite_database)) == 5
+
+
 async def test_no_grading_sees_the_context_variables_of_another(
     store: Store, database: Database
 ) -> None:

@@ -298,6 +298,8 @@ def test_a_config_file_holds_the_fields_and_a_flag_goes_over_it(
         (["--failed-only"], 1, "has failed grades"),
         (["--label", "nothing has this"], 4, "no rollout fits"),
         (["--workers", "0"], 2, "--workers"),
+        (["--timeout", "-1"], 2, "no time to grade in"),
+        (["--timeout", "nan"], 2, "no time to grade in"),
     ],
 )
 def test_bad_input_is_named_and_changes_nothing(
@@ -355,3 +357,28 @@ def test_a_regrade_that_is_ended_in_the_middle_goes_on(
     assert rest["graded_count"] == 13 - kept
     grades = command("grades", "list", "--json").data["grades"]
     assert len([one for one in grades if one["grader"] == "slow.py:Slow"]) == 13
+
+
+def test_what_graders_print_in_processes_is_no_part_of_the_json(command: Command) -> None:
+    done = subprocess.run(
+        [
+            Path(sys.executable).with_name("osmosis-store"),
+            *("regrade", "--grader", "graders.py:EndsWithLabel", *WITH_LABEL),
+            *("--workers", "2", "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stderr.count("a grader may print") == 2
+    assert only_pass(Done(0, done.stdout, done.stderr))["graded_count"] == 2
+
+
+def test_a_summarys_means_are_over_all_grades_whatever_the_page(command: Command) -> None:
+    flags = ["grades", "list", "--summary", "--json"]
+
+    whole, paged = command(*flags).data, command(*flags, "--limit", 1).data
+
+    assert paged["grading_runs"] == whole["grading_runs"]
+    assert not paged["has_more"]
