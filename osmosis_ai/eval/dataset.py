@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ __all__ = ["Dataset", "DatasetRow", "load_dataset"]
 BOM = b"\xef\xbb\xbf"
 NO_PYARROW = "install osmosis-store[parquet], or convert the file to .jsonl"
 CELL_LIMIT = 2**31 - 1
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_DEPTH = 100
+_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +115,8 @@ def _read_csv(path: Path, name: str) -> Iterator[_RawRow]:
                 name, "starts with a byte order mark", hint="save it as UTF-8 without BOM"
             )
     csv.field_size_limit(CELL_LIMIT)
-    with path.open(encoding="utf-8", newline="") as file:
+    # a byte that is no UTF-8 becomes a lone surrogate, so that the cell that holds it can be named
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         columns = _read_header(reader, name)
         if len(set(columns)) < len(columns):
@@ -124,16 +130,20 @@ def _read_csv(path: Path, name: str) -> Iterator[_RawRow]:
 
 def _read_header(reader: csv.DictReader[str], name: str) -> list[str]:
     try:
-        return list(reader.fieldnames or ())
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DatasetError(name, f"is not CSV in UTF-8: {error}") from error
+        columns = list(reader.fieldnames or ())
+    except csv.Error as error:
+        raise DatasetError(name, f"is not CSV: {error}") from error
+    for column in columns:
+        if not _is_text(column):
+            raise DatasetError(name, f"the column {column!r} is not UTF-8 text", line=1)
+    return columns
 
 
 def _next_cells(reader: csv.DictReader[str], place: _Place) -> Mapping[str, str] | None:
     try:
         cells = next(reader, None)
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise place.error(f"is not CSV in UTF-8: {error}") from error
+    except csv.Error as error:
+        raise place.error(f"is not CSV: {error}") from error
     if cells is None:
         return None
     if None in cells:
@@ -141,7 +151,15 @@ def _next_cells(reader: csv.DictReader[str], place: _Place) -> Mapping[str, str]
         raise place.error(f"has {extra} more cells than the header has columns")
     if None in cells.values():
         raise place.error("has fewer cells than the header has columns")
+    for column, cell in cells.items():
+        if not _is_text(cell):
+            raise place.error(f"{column} is not UTF-8 text: {cell[:_SHOWN]!r}")
     return cells
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text is made of characters: none of it is half of a surrogate pair."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def _read_parquet(path: Path, name: str) -> Iterator[_RawRow]:
@@ -186,6 +204,10 @@ def _label(place: _Place, cells: Mapping[str, Any]) -> str | None:
     ground_truth, label = _text(place, cells, "ground_truth"), _text(place, cells, "label")
     if ground_truth is not None and label is not None and ground_truth != label:
         raise place.error("has a ground_truth and another label; they are one thing: keep one")
+    for key in ("ground_truth", "label"):
+        text = cells.get(key) or ""
+        if "\0" in text or not _is_text(text):
+            raise place.error(f"{key} holds NUL or a lone surrogate, which cannot be stored")
     return label if ground_truth is None else ground_truth
 
 
@@ -197,14 +219,33 @@ def _metadata(place: _Place, cells: Mapping[str, Any]) -> dict[str, Any] | None:
         value = _parse_object(place, "metadata", value)
     if not isinstance(value, Mapping):
         raise place.error(f"metadata is {_kind(value)}, not an object")
+    _require_json(place, "metadata", value, depth=0)
     return dict(value) or None
+
+
+def _require_json(place: _Place, path: str, value: Any, *, depth: int) -> None:
+    """Check that a value can be stored and copied."""
+    if depth > _MAX_DEPTH:
+        raise place.error(f"{path[:_SHOWN]}… is nested more than {_MAX_DEPTH} levels deep")
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            _require_json(place, f"{path}.{key}", part, depth=depth + 1)
+    elif isinstance(value, list):
+        for at, part in enumerate(value):
+            _require_json(place, f"{path}[{at}]", part, depth=depth + 1)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise place.error(f"{path} is {value}: not a number that JSON has, or one that is too big")
+    elif value is not None and not isinstance(value, str | int | float):
+        raise place.error(f"{path} is {_kind(value)}, which JSON cannot hold")
 
 
 def _parse_object(place: _Place, what: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except ValueError as error:
-        raise place.error(f"{what} is not JSON: {error}") from error
+    except ValueError as error:  # also an integer of thousands of digits
+        raise place.error(f"{what} is not JSON: {str(error).split(';')[0]}") from error
+    except RecursionError:
+        raise place.error(f"{what} is nested too deep") from None
     if not isinstance(value, dict):
         raise place.error(f"{what} is {_kind(value)}, not a JSON object")
     return value

@@ -1,3 +1,4 @@
+import datetime as dt
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,14 @@ def test_rows_keep_their_absolute_number_behind_an_offset(tmp_path: Path) -> Non
         ('{"user_prompt": "x", "metadata": "nope"}', "metadata is not JSON"),
         ('{"user_prompt": "x", "metadata": {"a": NaN}}', "NaN is not a JSON number"),
         ('{"user_prompt": "x", "user_prompt": "y"}', "appears twice"),
+        ('{"user_prompt": "x", "label": "a\\u0000"}', "label holds NUL or a lone surrogate"),
+        ('{"user_prompt": "x", "ground_truth": "\\ud800"}', "ground_truth holds NUL or a lone"),
+        ('{"user_prompt": "x", "metadata": {"a": [1, 1e999]}}', r"metadata\.a\[1\] is inf"),
+        ('{"user_prompt": "x", "metadata": "{\\"a\\": -1e999}"}', r"metadata\.a is -inf"),
+        (f'{{"user_prompt": "x", "metadata": {{"a": {"9" * 5000}}}}}', r"5000 digits$"),
+        (f'{{"user_prompt": "x", "other": {"[" * 3000}{"]" * 3000}}}', "row is nested too deep"),
+        (f'{{"user_prompt": "x", "metadata": "{"[" * 3000}"}}', "metadata is nested too deep"),
+        (f'{{"user_prompt": "x", "metadata": {{"a": {"[" * 300}{"]" * 300}}}}}', "100 levels"),
     ],
 )
 def test_a_broken_row_is_an_error(tmp_path: Path, line: str, problem: str) -> None:
@@ -104,6 +113,19 @@ def test_a_byte_order_mark_is_an_error(tmp_path: Path, name: str) -> None:
 def test_bytes_that_are_not_utf_8_are_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(DatasetError, match="UTF-8"):
         load(tmp_path, name, b'"user_prompt \xff"\n')
+
+
+@pytest.mark.parametrize("cell", ["label", "metadata", "other"])
+def test_a_csv_cell_that_is_not_utf_8_names_its_row_and_column(tmp_path: Path, cell: str) -> None:
+    text = f"user_prompt,{cell}\nfirst,\nsecond,".encode() + b"caf\xe9\n"
+
+    with pytest.raises(DatasetError, match=rf"row 1 \(line 3\): {cell} is not UTF-8 text"):
+        load(tmp_path, "rows.csv", text)
+
+
+def test_a_csv_header_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"\(line 1\): the column 'caf.*' is not UTF-8 text"):
+        load(tmp_path, "rows.csv", b"user_prompt,caf\xe9\nx,y\n")
 
 
 def test_csv_rows_may_span_lines_and_empty_cells_are_none(tmp_path: Path) -> None:
@@ -141,6 +163,14 @@ def test_parquet_rows_are_read_with_object_metadata(tmp_path: Path) -> None:
 def test_a_parquet_cell_that_is_not_text_names_its_row(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"rows.parquet row 0: label is a number, not text"):
         parquet(tmp_path, "rows.parquet", [{"user_prompt": "x", "label": 1}])
+
+
+@pytest.mark.parametrize("value", [float("nan"), b"x", dt.datetime(2026, 1, 1, tzinfo=dt.UTC)])
+def test_parquet_metadata_that_json_cannot_hold_names_row_and_key(
+    tmp_path: Path, value: object
+) -> None:
+    with pytest.raises(DatasetError, match=r"row 0: metadata\.k is "):
+        parquet(tmp_path, "rows.parquet", [{"user_prompt": "x", "metadata": {"k": value}}])
 
 
 def test_a_file_that_only_claims_to_be_parquet_is_an_error(tmp_path: Path) -> None:
