@@ -67,10 +67,14 @@ def load_entrypoint(path: Path, *, rollout_dir: Path, name: str) -> Entrypoint:
             "defines no AgentWorkflow",
             hint="subclass it and define `async def run(self, ctx)`",
         )
+    grader = _find_class(module, Grader, name)  # type: ignore[type-abstract]  # a base
+    _require_async(workflow, "run", name)
+    if grader is not None:
+        _require_async(grader, "grade", name)
     return Entrypoint(
         workflow=workflow,
         workflow_config=_find_config(module, AgentWorkflowConfig, name),
-        grader=_find_class(module, Grader, name),  # type: ignore[type-abstract]  # a base
+        grader=grader,
         grader_config=_find_config(module, GraderConfig, name),
     )
 
@@ -115,6 +119,18 @@ def _find_class(module: ModuleType, base: type[T], name: str) -> type[T] | None:
         if isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
     }
     return _require_one(name, f"concrete {base.__name__} classes", found)
+
+
+def _require_async(owner: type, method: str, name: str) -> None:
+    """Refuse an ordinary function: each row's model calls would be paid before it fails."""
+    function = getattr(owner, method)
+    is_wrapped = hasattr(function, "__wrapped__")  # what a decorator returns may be awaitable
+    if inspect.isfunction(function) and not (inspect.iscoroutinefunction(function) or is_wrapped):
+        raise EntrypointError(
+            name,
+            f"{owner.__name__}.{method} is an ordinary function",
+            hint=f"write `async def {method}(self, ctx)`",
+        )
 
 
 def _find_config(module: ModuleType, kind: type[T], name: str) -> T | None:

@@ -22,6 +22,7 @@ from osmosis_ai.rollout.utils.identifiers import ensure_single_path_segment
 
 if TYPE_CHECKING:
     from osmosis_ai.rollout.recording import RolloutRecorder
+from osmosis_ai.rollout.utils.rewards import to_reward
 
 __all__ = [
     "AgentWorkflowContext",
@@ -270,7 +271,7 @@ class GraderContext:
         if sample is None:
             known = ", ".join(map(repr, self.samples)) or "none"
             raise ValueError(f"no sample {sample_id!r} in this rollout; there is {known}")
-        sample.reward = reward
+        sample.reward = _checked(reward)
 
     @property
     def sample(self) -> RolloutSample | None:
@@ -291,7 +292,11 @@ class GraderContext:
         sample = self.sample
         if sample is None:
             raise ValueError("no sample to reward")
-        sample.reward = reward
+        sample.reward = _checked(reward)
+
+
+def _checked(reward: float | None) -> float | None:
+    return None if reward is None else to_reward(reward)
 
 
 class PolicyCallRefused(RuntimeError):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-__all__ = ["DeadlineExceeded", "run_to_end", "run_unhurried", "run_until"]
+__all__ = ["DeadlineExceeded", "require_awaitable", "run_to_end", "run_unhurried", "run_until"]
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,16 @@ async def run_unhurried(program: Callable[[], Awaitable[T]]) -> T:
         if task is None or task.cancelling():
             raise
         raise ProgramAborted("the program was cancelled from inside") from error
+
+
+def require_awaitable(value: object, method: str) -> None:
+    """Check that a method of user code gave something to await.
+
+    Raises:
+        TypeError: It did not, and has done all that it does by now.
+    """
+    if not inspect.isawaitable(value):
+        raise TypeError(f"{method} is an ordinary function: write `async def`")
 
 
 def _remaining(deadline: float | None) -> float | None:

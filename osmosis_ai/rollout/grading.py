@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from osmosis_ai.rollout.context import GraderContext, GradingScope
-from osmosis_ai.rollout.deadline import run_unhurried, run_until
+from osmosis_ai.rollout.deadline import require_awaitable, run_unhurried, run_until
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import (
     ExecutionResult,
@@ -19,6 +19,7 @@ from osmosis_ai.rollout.types import (
     RolloutSample,
     RolloutStatus,
 )
+from osmosis_ai.rollout.utils.error_message import error_message
 from osmosis_ai.rollout.utils.rewards import validate_samples_have_rewards
 
 __all__ = ["POLICY_CALLS_REFUSED", "TRACEBACK", "grade_samples", "run_grader"]
@@ -108,13 +109,15 @@ async def run_grader(
         with scope.active():
             ctx = GraderContext(label, samples, project_path, metadata, artifacts_dir)
             own = None if config is None else copy.deepcopy(config)
-            await grader(own).grade(ctx)
+            graded = grader(own).grade(ctx)
+            require_awaitable(graded, f"{grader.__qualname__}.grade")
+            await graded
             _adopt(samples, ctx.samples)
 
     if timeout_s is None:
         await run_unhurried(run)
         return
-    message = f"the grader was not done in {timeout_s} s"
+    message = f"the grader was not done in {timeout_s:g} s"
     await run_until(run, deadline=time.monotonic() + timeout_s, message=message)
 
 
@@ -146,7 +149,7 @@ def _failure(
     return ExecutionResult(
         status=RolloutStatus.FAILURE,
         samples=kept,
-        err_message=str(error) or type(error).__name__,
+        err_message=error_message(error),
         err_category=RolloutErrorCategory.of(error),
         extra_fields={
             POLICY_CALLS_REFUSED: scope.policy_calls_refused,

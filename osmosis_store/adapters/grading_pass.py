@@ -13,6 +13,7 @@ from osmosis_ai.rollout.context import GradingScope
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.grading import run_grader
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
+from osmosis_ai.rollout.utils.error_message import error_message
 from osmosis_store.adapters.osmosis_grader import to_new_grade
 from osmosis_store.adapters.samples import to_rollout_sample
 from osmosis_store.database import Database
@@ -144,7 +145,7 @@ class _Stop:
 def _describe(error: BaseException) -> str:
     """Return an error's text, or its type where it has none or cannot say it."""
     try:
-        return str(error) or type(error).__name__
+        return error_message(error)
     except Exception:
         return type(error).__name__
 

@@ -85,6 +85,8 @@ def test_abstract_classes_and_second_names_do_not_count(workspace: Path) -> None
             [WORKFLOW, *(f"{n} = AgentWorkflowConfig(name='{n}')\n" for n in "ab")],
             "2 AgentWorkflowConfig instances: a, b",
         ),
+        ([WORKFLOW.replace("async ", "")], r"Adder\.run is an ordinary function"),
+        ([WORKFLOW, GRADER.replace("async ", "")], r"Right\.grade is an ordinary function"),
         (["1 / 0\n"], "cannot be imported: ZeroDivisionError"),
         (["def broken(:\n"], "cannot be imported: SyntaxError"),
         (["raise SystemExit(3)\n"], "cannot be imported: SystemExit"),
@@ -98,6 +100,13 @@ def test_an_unusable_entry_point_is_an_error_that_names_it(
         load(workspace, *parts)
 
     assert "rollouts/adder/main.py" in str(caught.value)
+
+
+def test_a_method_that_a_decorator_wraps_may_give_something_to_await(workspace: Path) -> None:
+    wrap = "import functools\ndef wrap(f):\n    return functools.wraps(f)(lambda *a: f(*a))\n"
+    workflow = WORKFLOW.replace("    async", "    @wrap\n    async")
+
+    assert load(workspace, wrap, workflow).workflow.__name__ == "Adder"
 
 
 def test_modules_beside_the_entry_point_are_importable_also_while_it_runs(workspace: Path) -> None:

@@ -121,6 +121,37 @@ async def test_a_sample_that_is_replaced_by_something_else_is_a_failure() -> Non
     assert list(result.samples) == ["a"]
 
 
+@pytest.mark.parametrize("way", ["set_sample_reward", "set_reward", "assigned"])
+@pytest.mark.parametrize("reward", [float("nan"), float("-inf"), "nan", "good"])
+async def test_a_reward_that_is_none_is_told_in_one_sentence(way: str, reward: Any) -> None:
+    def program(ctx: GraderContext) -> None:
+        if way == "set_sample_reward":
+            ctx.set_sample_reward("a", reward)
+        elif way == "set_reward":
+            ctx.set_reward(reward)
+        else:
+            ctx.samples["a"].reward = reward
+
+    result = await grade(program, samples("a"))
+
+    assert result.err_message is not None
+    assert f"reward {reward!r} is not " in result.err_message
+    assert "validation error" not in result.err_message
+    assert "pydantic" not in result.err_message
+    assert len(result.err_message.splitlines()) == 1
+
+
+async def test_a_grade_method_that_is_not_async_is_named() -> None:
+    class Judge(Grader):
+        def grade(self, ctx: GraderContext) -> None:  # type: ignore[override]  # the mistake
+            reward_all(ctx)
+
+    result = await grade_samples(Judge, None, samples=samples("a"), label=None, metadata=None)
+
+    assert result.err_message is not None
+    assert result.err_message.endswith("Judge.grade is an ordinary function: write `async def`")
+
+
 async def test_without_samples_there_is_nothing_to_reward() -> None:
     result = await grade(reward_all, {})
 

@@ -301,6 +301,16 @@ class TestFailures:
 
         assert (await run(program)).status is RolloutStatus.FAILURE
 
+    async def test_a_run_method_that_is_not_async_is_named(self) -> None:
+        class Plain(AgentWorkflow):
+            def run(self, ctx: AgentWorkflowContext) -> None:  # type: ignore[override]  # so
+                return None
+
+        outcome = await LocalBackend(workflow=Plain).execute(request())
+
+        assert outcome.workflow.err_message is not None
+        assert "Plain.run is an ordinary function" in outcome.workflow.err_message
+
     async def test_what_a_recorder_reported_fails_a_rollout_that_swallowed_it(self) -> None:
         def program(ctx: AgentWorkflowContext) -> list[dict[str, Any]]:
             context = get_rollout_context()
@@ -325,7 +335,7 @@ class TestDeadlines:
         result = await run(program, agent_timeout_sec=0.05)
 
         assert result.err_category is RolloutErrorCategory.TIMEOUT
-        assert result.err_message == "the workflow was not done 0.05 s after the request"
+        assert result.err_message == "the workflow was not done within 0.05 s"
         assert result.samples["main"].messages == MESSAGES
 
     async def test_swallowing_the_cancellation_is_a_timeout_all_the_same(self) -> None:

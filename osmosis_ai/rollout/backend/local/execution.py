@@ -13,7 +13,7 @@ from osmosis_ai.rollout.context import (
     RolloutContext,
     get_rollout_context,
 )
-from osmosis_ai.rollout.deadline import run_to_end, run_until
+from osmosis_ai.rollout.deadline import require_awaitable, run_to_end, run_until
 from osmosis_ai.rollout.recording import RolloutRecorder, RolloutStart
 from osmosis_ai.rollout.types import (
     DEFAULT_SAMPLE_ID,
@@ -83,8 +83,9 @@ class WorkflowExecution:
                 config=config,
                 metadata=copy.deepcopy(self._request.metadata),
             )
-            returned = await self._workflow(config).run(ctx)
-            return _to_output(returned, self.context)
+            running = self._workflow(config).run(ctx)
+            require_awaitable(running, f"{self._workflow.__qualname__}.run")
+            return _to_output(await running, self.context)
 
     async def _end(
         self, output: AgentWorkflowOutput | None, failure: Failure | None
@@ -154,7 +155,7 @@ class WorkflowExecution:
         return failure
 
     def _late(self) -> str:
-        return f"the workflow was not done {self._request.agent_timeout_sec} s after the request"
+        return f"the workflow was not done within {self._request.agent_timeout_sec or 0:g} s"
 
 
 _AGENT_ERROR = RolloutErrorCategory.AGENT_ERROR

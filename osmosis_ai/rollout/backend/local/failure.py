@@ -14,6 +14,7 @@ from osmosis_ai.rollout.types import (
     RolloutSample,
     RolloutStatus,
 )
+from osmosis_ai.rollout.utils.error_message import error_message
 
 __all__ = ["Failure"]
 
@@ -42,8 +43,7 @@ class Failure:
     @property
     def message(self) -> str:
         """What the error says, with its notes; its type's name when it says nothing."""
-        text = str(self.error) or type(self.error).__name__
-        return "; ".join([text, *getattr(self.error, "__notes__", [])])
+        return "; ".join([error_message(self.error), *getattr(self.error, "__notes__", [])])
 
     @property
     def traceback(self) -> str:
