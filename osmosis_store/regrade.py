@@ -163,8 +163,18 @@ async def regrade_rollouts(
     regrade = _Regrade(
         database, passes, selection, share, limit, is_stopped, plan, tallies, on_progress
     )
-    await regrade.run(max(1, concurrency))
+    try:
+        await regrade.run(max(1, concurrency))
+    except BaseExceptionGroup as group:
+        raise _first_of(group) from None
     return regrade.tallies, regrade.rollout_count
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return what made a group of tasks end; the others' errors follow from it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 class _Task(NamedTuple):
