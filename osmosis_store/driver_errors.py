@@ -108,9 +108,17 @@ def _from_sqlite(error: sqlite3.Error, place: Place, options: Options) -> StoreE
             return StoreIOFailed(place.name, str(error))
         case "corrupt":
             return StoreCorrupt(place.name, str(error))
+        case "cantopen" if place.path and place.path.exists() and _is_unwritable(place.path):
+            return StoreReadOnly(place.name)
         case "cantopen":
             return StoreUnreachable(place.name, str(error))
     return None
+
+
+def _is_unwritable(path: Path) -> bool:
+    """Whether SQLite, which makes files beside the database, is let read it and no more."""
+    is_writable = os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+    return os.access(path, os.R_OK) and not is_writable
 
 
 def file_holders(path: Path) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "file_id",
     "make_engine",
     "parse_url",
+    "reading_uri",
 ]
 
 Synchronous = Literal["full", "normal", "off"]
@@ -138,11 +139,8 @@ def _sqlite_engine(place: Place, options: Options, *, write: bool, create: bool)
         assert place.path is not None
         if not create and not place.path.exists():
             raise StoreNotFound(place.name)
-        target = f"file:{urllib.parse.quote(str(place.path))}?mode={mode}"
-        if mode == "ro" and _is_frozen(place.path):
-            target += "&immutable=1"
         connection = sqlite3.connect(
-            target,
+            reading_uri(place.path) if mode == "ro" else _uri(place.path, mode),
             uri=True,
             timeout=options.busy_timeout_s,
             isolation_level=None,
@@ -165,6 +163,15 @@ def _sqlite_engine(place: Place, options: Options, *, write: bool, create: bool)
         connection.connection.driver_connection.execute(begin)  # type: ignore[union-attr]
 
     return engine
+
+
+def reading_uri(path: Path) -> str:
+    """Return what SQLite opens for reading alone, also where nobody can write."""
+    return _uri(path, "ro") + ("&immutable=1" if _is_frozen(path) else "")
+
+
+def _uri(path: Path, mode: str) -> str:
+    return f"file:{urllib.parse.quote(str(path))}?mode={mode}"
 
 
 def _is_frozen(path: Path) -> bool:

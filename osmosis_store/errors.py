@@ -146,8 +146,8 @@ class StoreReadOnly(StoreError):
     def __init__(self, place: str) -> None:
         super().__init__(
             f"{place} cannot be written",
-            hint="check the permissions of the file and its folder, and whether it was opened "
-            "read-only",
+            hint="check the permissions of the file and its folder, whether the file system is "
+            "mounted read-only, and whether it was opened read-only",
         )
         self.place = place
 

@@ -15,11 +15,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from osmosis_store.driver_errors import is_busy, to_store_error, translate_errors
-from osmosis_store.engine import Options, Place, make_engine
+from osmosis_store.engine import Options, Place, make_engine, parse_url, reading_uri
 from osmosis_store.errors import (
     FolderMissing,
     NotAStore,
     StoreBusy,
+    StoreFull,
+    StoreIOFailed,
     StoreIsNewer,
     StoreNeedsUpgrade,
     StoreReadOnly,
@@ -132,18 +134,26 @@ def upgrade(place: Place, options: Options) -> tuple[str, str, Path | None]:
         The revision before, the one after, and the copy that was kept of a SQLite file (None on
         PostgreSQL, and when there was nothing to do).
     """
+    before = _fetch_ours(place, options)
+    if before == HEAD:
+        return before, HEAD, None
     engine = make_engine(place, options, write=True)
     try:
         with translate_errors(place, options):
-            with engine.connect() as tx:
-                before = _require_ours(tx, place)
-            if before == HEAD:
-                return before, HEAD, None
             kept = _keep_copy(place, before)
             with _exclusive(engine.connect()) as tx:
                 _require_ours(tx, place)
                 _run(tx, "head")
         return before, HEAD, kept
+    finally:
+        engine.dispose()
+
+
+def _fetch_ours(place: Place, options: Options) -> str:
+    engine = make_engine(place, options, write=False)
+    try:
+        with translate_errors(place, options), engine.connect() as tx:
+            return _require_ours(tx, place)
     finally:
         engine.dispose()
 
@@ -167,14 +177,32 @@ def _keep_copy(place: Place, revision: str) -> Path | None:
 
 
 def backup(place: Place, target: Path) -> None:
-    """Copy a SQLite store, also while it is written, into a new file that stands alone."""
+    """Copy a SQLite store, also while it is written, into a new file that stands alone.
+
+    Raises:
+        FileExistsError: There is a file already.
+        OSError: No file can be made there.
+        StoreError: The store cannot be read, or the copy not be written; then it is removed again.
+    """
     assert place.path is not None
-    with (
-        contextlib.closing(sqlite3.connect(f"{place.path.as_uri()}?mode=ro", uri=True)) as source,
-        contextlib.closing(sqlite3.connect(target)) as copy,
-    ):
-        target.chmod(0o600)
-        source.backup(copy)
+    target.touch(mode=0o600, exist_ok=False)
+    try:
+        with (
+            translate_errors(place, Options()),
+            contextlib.closing(sqlite3.connect(reading_uri(place.path), uri=True)) as source,
+            contextlib.closing(sqlite3.connect(target)) as copy,
+        ):
+            source.execute("PRAGMA schema_version").close()  # what fails from here on is the copy
+            try:
+                source.backup(copy)
+            except sqlite3.Error as error:
+                found = to_store_error(
+                    error, parse_url(f"sqlite:///{target.absolute()}"), Options()
+                )
+                raise found if isinstance(found, StoreFull | StoreIOFailed) else error from error
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

@@ -111,8 +111,6 @@ def backup_store(
     store: StoreFlags,
 ) -> None:
     """Copy a SQLite store into one new file, also while others write to it."""
-    from osmosis_store.driver_errors import translate_errors
-    from osmosis_store.engine import Options
     from osmosis_store.errors import StoreError
     from osmosis_store.migrate import backup
 
@@ -126,8 +124,7 @@ def backup_store(
         raise StoreError(f"{target} exists already", hint="name a new file")
     if not target.parent.is_dir():
         raise StoreError(f"there is no folder {target.parent}")
-    with translate_errors(place, Options()):
-        backup(place, target)
+    backup(place, target)
     size = target.stat().st_size
     if store.as_json:
         print_json({"store": place.name, "target": target, "bytes": size})

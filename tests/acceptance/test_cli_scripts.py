@@ -164,6 +164,72 @@ def test_a_store_that_cannot_be_written_can_be_read_and_says_so_when_written(
     assert "check the permissions" in written.stderr
 
 
+def test_a_store_that_cannot_be_written_can_be_backed_up_and_needs_no_upgrade(
+    folder: Path, tmp_path: Path
+) -> None:
+    path = folder / ".osmosis/rollouts.db"
+    path.chmod(0o444)
+    path.parent.chmod(0o555)
+    prefix = without_root(folder)
+
+    copied = call(folder, "osmosis-store", "db", "backup", "copy.db", prefix=prefix)
+    upgraded = call(folder, "osmosis-store", "db", "upgrade", prefix=prefix)
+    path.parent.chmod(0o755)
+
+    assert (copied.returncode, copied.stderr) == (0, "")
+    assert (upgraded.returncode, upgraded.stderr) == (0, "")
+    listed = call(folder, "osmosis-store", "rollouts", "list", "--store", "sqlite:///copy.db")
+    assert listed.returncode == 0
+
+
+MOUNTING = ("unshare", "--mount", "sh", "-ec")
+
+
+def can_mount() -> bool:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    return (
+        subprocess.run([*MOUNTING, "mount -t tmpfs tmpfs /mnt"], capture_output=True).returncode
+        == 0
+    )
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs the right to mount a file system")
+@pytest.mark.parametrize(
+    "arguments", ["db index", f"import gym {GYM[0]}", "regrade --grader g.py:G"]
+)
+def test_a_read_only_file_system_is_named_as_that(folder: Path, arguments: str) -> None:
+    (folder / "g.py").write_text(
+        "from osmosis_ai.rollout import Grader\n"
+        "class G(Grader):\n    async def grade(self, ctx):\n        ...\n"
+    )
+    script = (
+        "mount --bind .osmosis .osmosis; mount -o remount,bind,ro .osmosis; "
+        f"{BIN / 'osmosis-store'} {arguments}"
+    )
+
+    done = subprocess.run(
+        [*MOUNTING, script], cwd=folder, env=environment(), capture_output=True, text=True
+    )
+
+    assert done.returncode == 1
+    assert "error: .osmosis/rollouts.db cannot be written\n" in done.stderr
+    assert "file system is mounted read-only" in done.stderr
+
+
+def test_a_backup_that_does_not_fit_names_its_target_and_leaves_nothing(folder: Path) -> None:
+    command = f"ulimit -f 200; {BIN / 'osmosis-store'} db backup copy.db"
+
+    for _ in range(2):
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=folder, env=environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert " write to copy.db" in done.stderr or " write copy.db" in done.stderr
+    assert not (folder / "copy.db").exists()
+    assert call(folder, "osmosis-store", "db", "backup", "copy.db").returncode == 0
+
+
 def test_a_store_in_a_folder_that_cannot_be_written_is_not_made(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     flags = ["import", "gym", str(GYM[0]), "--store", "sqlite:///new.db", "--json"]
