@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 from osmosis_store import migrate
 from osmosis_store.engine import Options, Place, file_id, make_engine, parse_url
 from osmosis_store.errors import NotAStore, StoreBusy, StoreNotFound, StoreReadOnly
+from osmosis_store.nearby import stores_in
 from osmosis_store.reader import Reader
 from osmosis_store.writer import Clock, Writer
 from osmosis_store.writes.items import Append, SeqRange
@@ -218,12 +219,5 @@ def _close(
 
 
 def _stores_beside(path: Path) -> list[str]:
-    """Name the database files that may have been meant."""
-    folders = (path.parent, Path.cwd(), Path.cwd() / ".osmosis")
-    found = {
-        file.absolute() for folder in folders if folder.is_dir() for file in folder.glob("*.db")
-    }
-    here = Path.cwd()
-    return sorted(
-        str(file.relative_to(here) if file.is_relative_to(here) else file) for file in found
-    )[:5]
+    """Name the stores that may have been meant."""
+    return stores_in((path.parent, Path.cwd(), Path.cwd() / ".osmosis"))[:5]

@@ -112,4 +112,6 @@ def make_store_folder(place: Place) -> None:
 
 
 def _stores_nearby() -> list[str]:
-    return sorted(str(path) for folder in (".", ".osmosis") for path in Path(folder).glob("*.db"))
+    from osmosis_store.nearby import stores_in
+
+    return stores_in((Path(), DEFAULT_PATH.parent))

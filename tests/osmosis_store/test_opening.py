@@ -108,13 +108,17 @@ def test_processes_that_make_one_store_at_the_same_time_share_it(empty_url: str)
 
 
 async def test_a_file_that_is_not_there_is_not_made_when_that_is_unwanted(
-    sqlite_url: str, tmp_path: Path
+    sqlite_url: str, tmp_path: Path, migrated_file: Path
 ) -> None:
-    (tmp_path / "stored.db").touch()
+    shutil.copyfile(migrated_file, tmp_path / "stored.db")
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "folder.db").mkdir()
+    with closing(sqlite3.connect(tmp_path / "recipes.db")) as other:
+        other.execute("CREATE TABLE recipes (name TEXT)")
     for options in ({"create": False}, {"readonly": True}):
         with pytest.raises(StoreNotFound, match=r"no database at .*store\.db") as missing:
             await Store.open(sqlite_url, **options)
-        assert "stored.db" in missing.value.hint
+        assert [Path(one).name for one in missing.value.nearby] == ["stored.db"]
     assert not (tmp_path / "store.db").exists()
 
 

@@ -36,6 +36,10 @@ def set_revision(path: Path, revision: str) -> None:
 def test_a_missing_store_is_named_with_those_nearby_and_not_made(
     command: Command, folder: Path, store_file: Path, arguments: list[str]
 ) -> None:
+    (folder / "folder.db").mkdir()
+    with closing(sqlite3.connect(folder / "other.db")) as connection:
+        connection.execute("CREATE TABLE t (x)")
+
     done = command(*arguments, "--store", "sqlite:///rolouts.db")
 
     assert done.code == 4
