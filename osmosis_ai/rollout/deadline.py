@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 import time
@@ -124,9 +123,19 @@ def _consume(task: asyncio.Task[T]) -> None:
 
 
 async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run what has to be done however often the caller is cancelled meanwhile."""
+    """Run what has to be done however often the caller is cancelled meanwhile.
+
+    Raises:
+        CancelledError: It is done, and the caller was cancelled.
+    """
     task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
     while not task.done():
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        _consume(task)
+        raise cancelled
     return task.result()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,38 @@ class Waiting(AgentWorkflow):
     async def run(self, ctx: AgentWorkflowContext) -> None:
         await OsmosisSQLSession("main").add_items([{"role": "user", "content": "hello"}])
         await asyncio.sleep(60)
+
+
+class Short(AgentWorkflow):
+    async def run(self, ctx: AgentWorkflowContext) -> None:
+        await OsmosisSQLSession("main").add_items([{"role": "user", "content": "hello"}])
+
+
+async def test_one_whose_workflow_has_ended_keeps_its_end(database: Database) -> None:
+    cancelled_late = 0
+    for number in range(40):
+        recorder = StoreRecorder(database)
+        backend = LocalBackend(workflow=Short, recorder=recorder)
+        collect, ending = recorder.samples_collected, asyncio.Event()
+
+        async def note(*given: Any, collect: Any = collect, ending: Any = ending) -> None:
+            ending.set()
+            await collect(*given)
+
+        recorder.samples_collected = note
+        request = ExecutionRequest(id=f"s{number:02}", prompt=[])
+        task = asyncio.create_task(backend.execute(request))
+        await ending.wait()
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        cancelled_late += task.cancelled()
+
+    stored = [one async for one in Store(database).rollouts(Selection())]
+    assert cancelled_late > 0
+    assert {one.status for one in stored} == {"success"}
 
 
 @pytest.mark.parametrize("cancellations", [1, 4])

@@ -73,7 +73,8 @@ class WorkflowExecution:
             raise
         except Exception as error:
             failure = Failure.of_program(error)
-        return await self._end(output, failure)
+        # cancelled while it is told how it ended, a rollout would seem to run for ever
+        return await run_to_end(self._end(output, failure))
 
     async def _program(self) -> AgentWorkflowOutput:
         with self.context:
