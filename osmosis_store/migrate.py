@@ -20,6 +20,7 @@ from osmosis_store.errors import (
     FolderMissing,
     NotAStore,
     StoreBusy,
+    StoreCorrupt,
     StoreFull,
     StoreIOFailed,
     StoreIsNewer,
@@ -37,6 +38,7 @@ __all__ = [
     "fetch_revision",
     "known_revisions",
     "require_head",
+    "require_intact",
     "upgrade",
 ]
 
@@ -69,6 +71,19 @@ def require_head(tx: Connection, place: Place) -> None:
     if revision.isdigit():
         raise StoreIsNewer(place.name, revision, HEAD)
     raise NotAStore(place.name, f"revision {revision!r} is another program's")
+
+
+def require_intact(tx: Connection, place: Place) -> None:
+    """Check that SQLite can read every page of its file; PostgreSQL looks after its own.
+
+    Raises:
+        StoreCorrupt: Says what SQLite found first.
+    """
+    if tx.dialect.name != "sqlite":
+        return
+    found = tx.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+    if found != "ok":
+        raise StoreCorrupt(place.name, " ".join(str(found).split()))
 
 
 def known_revisions() -> list[str]:

@@ -54,11 +54,17 @@ def show_current(store: StoreFlags) -> None:
 
 @command(app, "check")
 def check_store(store: StoreFlags) -> None:
-    """Check that this version can use a store; else say what to do, with an exit code not 0."""
+    """Check that this version can use a store; else say what to do, with an exit code not 0.
+
+    Of a SQLite file every page is read, and that its structure is whole is checked; not what the
+    rows say.
+    """
+    from osmosis_store.migrate import require_intact
     from osmosis_store.schema import HEAD
 
-    with open_for_reading(store.store) as database:
+    with open_for_reading(store.store) as database, database.reading() as tx:
         name = database.place.name
+        require_intact(tx, database.place)
     if store.as_json:
         print_json({"store": name, "revision": HEAD, "ok": True})
     else:

@@ -309,6 +309,22 @@ class TestDb:
         assert command("db", "check").code == 0
         assert command("db", "check", "--json").data["ok"] is True
 
+    @pytest.mark.parametrize("part", [0.3, 0.5, 0.8])
+    def test_check_finds_pages_that_were_overwritten(
+        self, command: Command, store_file: Path, part: float
+    ) -> None:
+        data = bytearray(store_file.read_bytes())
+        page = int(len(data) * part) // 4096 * 4096
+        data[page : page + 8192] = b"\xa5" * 8192
+        store_file.write_bytes(data)
+
+        done = command("db", "check")
+
+        assert done.code == 1
+        assert done.err.splitlines()[0].startswith("error: .osmosis/rollouts.db is damaged: ")
+        assert "restore it from a backup" in done.err
+        assert command("db", "check", "--json").error["code"] == "store_corrupt"
+
     def test_upgrade_of_a_store_at_head_does_nothing(
         self, command: Command, store_file: Path
     ) -> None:
