@@ -27,7 +27,6 @@ __all__ = ["app"]
 app = new_group("Look at grades, compare grading runs, add a grade of your own.")
 
 _DIGEST_CHARS = 8
-_EVERYTHING = 2**31
 _BY_ROLLOUT = "id"
 
 RolloutId = Annotated[str, typer.Argument(metavar="ROLLOUT_ID", help="The rollout's id.")]
@@ -84,7 +83,7 @@ def list_grades(
             sort=sort,
             after=after,
             # a mean over a page would be nobody's mean
-            limit=_EVERYTHING if summary else limit,
+            limit=None if summary else limit,
         )
     if store.as_json:
         data = page._asdict()
@@ -133,27 +132,29 @@ def _fetch_page(
     *,
     sort: str,
     after: str | None,
-    limit: int,
+    limit: int | None,
 ) -> _Page:
+    """Fetch a page; without a limit it holds everything, and any order is the same."""
     from osmosis_store.queries.grades import (
         fetch_grades,
         fetch_grading_run,
         fetch_grading_runs,
         fetch_sorted_grades,
     )
-    from osmosis_store.queries.rollouts import fetch_rollouts
+    from osmosis_store.queries.rollouts import fetch_rollout_ids
 
     if grading_run is not None:
         fetch_grading_run(tx, grading_run)
-    if sort == _BY_ROLLOUT:
-        found = fetch_rollouts(tx, selection, after=after, limit=limit + 1)
-        ids = [rollout.rollout_id for rollout in found[:limit]]
+    if sort == _BY_ROLLOUT or limit is None:
+        more = None if limit is None else limit + 1
+        found = fetch_rollout_ids(tx, selection, after=after, limit=more)
+        ids = list(found[:limit])
         grades = [
             grade
             for grade in fetch_grades(tx, rollout_ids=ids, grading_run_id=grading_run)
             if selection.sample in (None, grade.sample_id)
         ]
-        has_more, last_id = len(found) > limit, ids[-1] if ids else None
+        has_more, last_id = len(found) > len(ids), ids[-1] if ids else None
     else:
         grades = fetch_sorted_grades(
             tx, selection, order=sort, grading_run_id=grading_run, limit=limit + 1

@@ -64,6 +64,22 @@ def fetch_grades(
         rollout_id, rollout_ids, eval_run_id, grading_run_id: Only theirs; None: of all.
         limit: At most so many; None: all.
     """
+    if rollout_ids is not None and len(rollout_ids) > _SLICE:  # a statement takes only so many
+        ordered = sorted(rollout_ids)
+        slices = (ordered[at : at + _SLICE] for at in range(0, len(ordered), _SLICE))
+        found = (
+            grade
+            for part in slices
+            for grade in fetch_grades(
+                tx,
+                rollout_id=rollout_id,
+                rollout_ids=part,
+                eval_run_id=eval_run_id,
+                grading_run_id=grading_run_id,
+                limit=limit,
+            )
+        )
+        return list(itertools.islice(found, limit))
     statement = _SELECT_GRADES.limit(limit)
     if rollout_id is not None:
         statement = statement.where(grades.c.rollout_id == rollout_id)
