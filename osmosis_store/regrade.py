@@ -35,6 +35,7 @@ __all__ = [
     "GradedRollout",
     "GradingPass",
     "JoinedItems",
+    "PassTerms",
     "Plan",
     "Share",
     "regrade_rollouts",
@@ -66,14 +67,29 @@ class GradedRollout:
     policy_calls_refused: int = 0
     judge: JudgeTokens | None = None
 
+    @classmethod
+    def failed(cls, rollout: GradableRollout, error: str) -> GradedRollout:
+        """Return an error for each of a rollout's samples."""
+        return cls(
+            [
+                NewGrade(
+                    sample_id=sample.key.sample_id,
+                    error=error,
+                    label=rollout.label,
+                    graded_head=sample.chain_head,
+                )
+                for sample in rollout.samples
+            ]
+        )
+
 
 GradeRollout: TypeAlias = Callable[[GradableRollout, JoinedItems], Awaitable[GradedRollout]]
 """Grades the samples of one rollout, and does not raise for what a grader does."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradingPass:
-    """One grader's way through the selected rollouts.
+class PassTerms:
+    """What a grader is run under; the same in every process.
 
     Attributes:
         grading_run_id: Under which the grades are stored; begun with the first of them.
@@ -85,10 +101,16 @@ class GradingPass:
     grading_run_id: str
     run: NewGradingRun
     versions: dict[str, Any]
-    grade: GradeRollout
     resumed: bool = False
     failed_only: bool = False
     force: bool = False
+
+
+class GradingPass(NamedTuple):
+    """One grader's way through the selected rollouts."""
+
+    terms: PassTerms
+    grade: GradeRollout
 
 
 @dataclass(frozen=True)
@@ -228,7 +250,6 @@ class _Regrade:
     _done: bool = False
     _yield_at: float = 0.0
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    _group: asyncio.TaskGroup | None = None
     _is_ending: bool = False
 
     async def run(self, concurrency: int) -> None:
@@ -237,8 +258,9 @@ class _Regrade:
             async with asyncio.TaskGroup() as everything:
                 everything.create_task(self._store_what_lands())
                 async with asyncio.TaskGroup() as grading:
-                    for work in (self._read(), *(self._grade_all() for _ in range(concurrency))):
-                        self._start(grading, work)
+                    self._start(grading, self._read())
+                    for _ in range(concurrency):
+                        self._start(grading, self._grade_all(grading))
                     await self._watch()
                 self._done = True
                 self._has_landed.set()
@@ -252,7 +274,6 @@ class _Regrade:
         task = group.create_task(work, context=context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        self._group = group
 
     async def _watch(self) -> None:
         """Wait for the tasks, and let them know whether a cancellation is everybody's."""
@@ -292,7 +313,7 @@ class _Regrade:
         ids = fetch_rollout_ids(tx, self.selection, after=after, limit=_PAGE_ROLLOUTS)
         mine = [rollout_id for rollout_id in ids if self.share.has(rollout_id)]
         rollouts = fetch_gradable(tx, mine) if mine else []
-        reasons = [_fetch_reasons(tx, one, rollouts) for one in self.passes]
+        reasons = [_fetch_reasons(tx, one.terms, rollouts) for one in self.passes]
         return _Page(rollouts, reasons, ids[-1] if ids else "", len(ids) < _PAGE_ROLLOUTS)
 
     def _to_tasks(
@@ -325,7 +346,7 @@ class _Regrade:
 
     # grading
 
-    async def _grade_all(self) -> None:
+    async def _grade_all(self, group: asyncio.TaskGroup) -> None:
         """Grade one rollout after the other, each in the context that the first one began with.
 
         A task for each rollout would cost more than a quick grading: there is a new one only where
@@ -343,12 +364,13 @@ class _Regrade:
                     raise
                 while me.cancelling():
                     me.uncancel()
-                self._land(task, _failed(task, "the grader cancelled its own task"))
+                error = "the grader cancelled its own task"
+                self._land(task, GradedRollout.failed(task.rollout, error))
             except BaseException:
                 self._is_ending = True
                 raise
-            if copy_context() != context and self._group is not None:
-                self._start(self._group, self._grade_all(), clean)
+            if copy_context() != context:
+                self._start(group, self._grade_all(group), clean)
                 return
 
     async def _grade(self, task: _Task) -> None:
@@ -412,7 +434,7 @@ class _Regrade:
         """Store grades, but for samples that another process has graded meanwhile."""
         now = self.database.clock()
         kept: list[list[NewGrade]] = [[] for _ in landed]
-        for pass_no, one in enumerate(self.passes):
+        for pass_no, (one, _) in enumerate(self.passes):
             mine = [at for at, entry in enumerate(landed) if entry.task.pass_no == pass_no]
             settled = _fetch_done(tx, one, [landed[at].task.rollout.rollout_id for at in mine])
             new: dict[str, list[NewGrade]] = {}
@@ -434,21 +456,7 @@ class _Regrade:
         return kept
 
 
-def _failed(task: _Task, error: str) -> GradedRollout:
-    return GradedRollout(
-        [
-            NewGrade(
-                sample_id=sample_id,
-                error=error,
-                label=task.rollout.label,
-                graded_head=sample.chain_head,
-            )
-            for sample_id, sample in task.wanted.items()
-        ]
-    )
-
-
-def _fetch_done(tx: Connection, one: GradingPass, rollout_ids: Sequence[str]) -> set[SampleKey]:
+def _fetch_done(tx: Connection, one: PassTerms, rollout_ids: Sequence[str]) -> set[SampleKey]:
     """Return the samples that this very grader has graded without error, unless that is wanted."""
     if one.force or one.run.code_digest is None or not rollout_ids:
         return set()
@@ -456,7 +464,7 @@ def _fetch_done(tx: Connection, one: GradingPass, rollout_ids: Sequence[str]) ->
 
 
 def _fetch_reasons(
-    tx: Connection, one: GradingPass, rollouts: Sequence[GradableRollout]
+    tx: Connection, one: PassTerms, rollouts: Sequence[GradableRollout]
 ) -> dict[SampleKey, str]:
     """Return the samples that a pass skips, and why."""
     ids = [rollout.rollout_id for rollout in rollouts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from osmosis_ai.eval.upstream import close_clients
 from osmosis_ai.eval.work import EvalWork
 from osmosis_ai.rollout.recording import EvalRun, EvalRunSpec, RolloutArchive, StoredRollout
 from osmosis_ai.rollout.utils.digest import code_digest
+from osmosis_ai.rollout.utils.traces import send_no_traces
 
 __all__ = ["run_eval"]
 
@@ -81,8 +81,7 @@ async def run_eval(
 
 
 def _load_parts(config: EvalConfig) -> tuple[Dataset, Entrypoint]:
-    # With a key around, the Agents SDK would send every conversation to OpenAI as a trace.
-    os.environ.setdefault("OPENAI_AGENTS_DISABLE_TRACING", "1")
+    send_no_traces()
     dataset = load_dataset(
         config.dataset,
         name=config.shorten(config.dataset),

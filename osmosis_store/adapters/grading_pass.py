@@ -15,13 +15,11 @@ from osmosis_ai.rollout.grading import run_grader
 from osmosis_ai.rollout.types import GraderConfig, RolloutSample
 from osmosis_ai.rollout.utils.error_message import error_message
 from osmosis_store.adapters.osmosis_grader import to_new_grade
-from osmosis_store.adapters.samples import to_rollout_sample
+from osmosis_store.adapters.samples import require_readable, to_rollout_samples
 from osmosis_store.database import Database
 from osmosis_store.errors import CorruptItem
 from osmosis_store.network_guard import NetworkGuard
-from osmosis_store.queries.grading import GradableRollout, decode_joined
-from osmosis_store.queries.items import fetch_items
-from osmosis_store.records import NewGrade
+from osmosis_store.queries.grading import GradableRollout
 from osmosis_store.regrade import GradedRollout, JoinedItems
 from osmosis_store.regrade_report import JudgeTokens
 
@@ -54,12 +52,9 @@ class GraderPass:
     async def grade(self, rollout: GradableRollout, joined: JoinedItems) -> GradedRollout:
         """Return a grade for every sample: a reward, an error, or that it is removed."""
         try:
-            samples = {
-                one.key.sample_id: to_rollout_sample(rollout, one, *decode_joined(joined[one.key]))
-                for one in rollout.samples
-            }
+            samples = to_rollout_samples(rollout, joined)
         except (ValueError, RecursionError) as unreadable:
-            return _all_failed(rollout, await self._which_row(rollout, unreadable))
+            return GradedRollout.failed(rollout, await self._which_row(rollout, unreadable))
         scope = GradingScope()
         metadata = None if rollout.metadata is None else copy.deepcopy(rollout.metadata)
         error = await self._run(samples, rollout.label, metadata, scope)
@@ -105,11 +100,10 @@ class GraderPass:
             return watch.error
 
     async def _which_row(self, rollout: GradableRollout, error: Exception) -> str:
-        for sample in rollout.samples:
-            try:
-                await self._database.read(partial(fetch_items, sample=sample.key))
-            except CorruptItem as found:
-                return str(found)
+        try:
+            await self._database.read(partial(require_readable, rollout=rollout))
+        except CorruptItem as found:
+            return str(found)
         return str(error)
 
 
@@ -148,20 +142,6 @@ def _describe(error: BaseException) -> str:
         return error_message(error)
     except Exception:
         return type(error).__name__
-
-
-def _all_failed(rollout: GradableRollout, error: str) -> GradedRollout:
-    return GradedRollout(
-        [
-            NewGrade(
-                sample_id=sample.key.sample_id,
-                error=error,
-                label=rollout.label,
-                graded_head=sample.chain_head,
-            )
-            for sample in rollout.samples
-        ]
-    )
 
 
 def _judge_tokens(scope: GradingScope, samples: Mapping[str, RolloutSample]) -> JudgeTokens | None:

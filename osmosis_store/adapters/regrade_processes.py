@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from osmosis_ai.rollout.grader import Grader
 from osmosis_ai.rollout.types import GraderConfig
+from osmosis_ai.rollout.utils.traces import send_no_traces
 from osmosis_store.adapters.grading_pass import GraderPass
 from osmosis_store.adapters.osmosis_grader import (
     GraderSource,
@@ -29,14 +30,11 @@ from osmosis_store.database import Database
 from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import GraderNotShareable, StoreError, WorkerDied
 from osmosis_store.network_guard import ContextThreadPool, NetworkGuard
-from osmosis_store.records import NewGradingRun, Selection
-from osmosis_store.regrade import GradingPass, Share, regrade_rollouts
+from osmosis_store.records import Selection
+from osmosis_store.regrade import GradingPass, PassTerms, Share, regrade_rollouts
 from osmosis_store.regrade_report import Tally
 
-__all__ = ["NO_TRACING", "Job", "Outcome", "run_processes"]
-
-NO_TRACING = "OPENAI_AGENTS_DISABLE_TRACING"
-"""Where it is set, a grader that runs an agent sends no traces, which would be its refusal."""
+__all__ = ["Job", "Outcome", "prepare_loop", "run_processes"]
 
 _POLL_S = 0.1
 _GRACE_S = 10.0
@@ -55,14 +53,9 @@ class Outcome(NamedTuple):
 class _SharedPass:
     """A `GradingPass` as another process can be given it."""
 
+    terms: PassTerms
     source: GraderSource
     config: bytes
-    grading_run_id: str
-    run: NewGradingRun
-    versions: dict[str, Any]
-    resumed: bool
-    failed_only: bool
-    force: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +93,7 @@ class Job:
             url=database.place.url.render_as_string(hide_password=False),
             options=database.options,
             passes=[
-                _SharedPass(
-                    source_of(grader),
-                    pickle.dumps(config),
-                    one.grading_run_id,
-                    one.run,
-                    one.versions,
-                    one.resumed,
-                    one.failed_only,
-                    one.force,
-                )
+                _SharedPass(one.terms, source_of(grader), pickle.dumps(config))
                 for (grader, config), one in zip(choices, passes, strict=True)
             ],
             **options,
@@ -122,6 +106,15 @@ class Job:
             limit = limit // workers + (worker < limit % workers)
         share = replace(self.share, worker=worker, workers=workers)
         return replace(self, share=share, limit=limit)
+
+
+def prepare_loop() -> None:
+    """Make the running loop of a process that grades tell whose lookup or connection it was.
+
+    A trace that the Agents SDK sends for a grader would be one more that is refused.
+    """
+    send_no_traces()
+    asyncio.get_running_loop().set_default_executor(ContextThreadPool())
 
 
 async def run_processes(
@@ -213,7 +206,6 @@ def _work(job: Job, connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(sys.stderr.fileno(), 1)  # what graders print is no part of the parent's answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.setdefault(NO_TRACING, "1")
     try:
         connection.send(("done", asyncio.run(_regrade(job, connection))))
     except StoreError as error:
@@ -237,7 +229,7 @@ def _end_with_parent() -> None:
 
 async def _regrade(job: Job, connection: Connection) -> Outcome:
     guard = NetworkGuard(allow=job.allow_network, whole_process=True)
-    asyncio.get_running_loop().set_default_executor(ContextThreadPool())
+    prepare_loop()
     database = Database.open(parse_url(job.url), job.options, create=False)
     is_told = False
 
@@ -278,17 +270,10 @@ def _load(database: Database, guard: NetworkGuard, job: Job, one: _SharedPass) -
     grader, _ = load_grader(*one.source, {})
     config: GraderConfig | None = pickle.loads(one.config)
     digest = identify_grader(grader, config).digest
-    if digest != one.run.code_digest:
+    if digest != one.terms.run.code_digest:
         raise StoreError(
-            f"{one.run.grader} changed while the grading processes started",
+            f"{one.terms.run.grader} changed while the grading processes started",
             hint="run the same command again",
         )
-    return GradingPass(
-        grading_run_id=one.grading_run_id,
-        run=one.run,
-        versions=one.versions,
-        grade=GraderPass(database, guard, grader, config, timeout_s=job.timeout_s).grade,
-        resumed=one.resumed,
-        failed_only=one.failed_only,
-        force=one.force,
-    )
+    graded = GraderPass(database, guard, grader, config, timeout_s=job.timeout_s)
+    return GradingPass(one.terms, graded.grade)

@@ -22,7 +22,7 @@ from osmosis_store.queries.grades import fetch_grading_run
 from osmosis_store.queries.grading import fetch_failed_run
 from osmosis_store.queries.rollouts import fetch_rollout_count, fetch_rollout_ids
 from osmosis_store.records import GradingRunRecord, NewGradingRun, Selection
-from osmosis_store.regrade import ALL, GradingPass, Plan, Share, regrade_rollouts
+from osmosis_store.regrade import ALL, GradingPass, PassTerms, Plan, Share, regrade_rollouts
 from osmosis_store.regrade_report import RegradeReport, Tally
 from osmosis_store.versions import code_versions
 from osmosis_store.writes.grades import end_grading_run
@@ -119,13 +119,15 @@ async def regrade(
 
     passes = [
         GradingPass(
-            grading_run_id=new_id("g_") if run is None else run.grading_run_id,
-            run=_to_run(choice, chosen, author, reason),
-            versions=code_versions(folder_of(choice[0])),
-            grade=GraderPass(database, guard, *choice, timeout_s=timeout_s).grade,
-            resumed=run is not None,
-            failed_only=failed_only,
-            force=force,
+            PassTerms(
+                grading_run_id=new_id("g_") if run is None else run.grading_run_id,
+                run=_to_run(choice, chosen, author, reason),
+                versions=code_versions(folder_of(choice[0])),
+                resumed=run is not None,
+                failed_only=failed_only,
+                force=force,
+            ),
+            GraderPass(database, guard, *choice, timeout_s=timeout_s).grade,
         )
         for choice, run in zip(choices, runs, strict=True)
     ]
@@ -175,7 +177,7 @@ async def regrade(
             tally.to_report(
                 None if dry_run else one.grading_run_id, one.run.grader, one.run.code_digest
             )
-            for one, tally in zip(passes, tallies, strict=True)
+            for (one, _), tally in zip(passes, tallies, strict=True)
         ],
         rollout_count=count,
         policy_calls=0,
@@ -275,7 +277,7 @@ def _end(
     now: dt.datetime,
 ) -> None:
     """Mark the grading runs as ended; one that graded nothing was never begun."""
-    for one, tally in zip(passes, tallies, strict=True):
+    for (one, _), tally in zip(passes, tallies, strict=True):
         if tally.graded_count or tally.failed_count or one.resumed:
             end_grading_run(
                 tx,

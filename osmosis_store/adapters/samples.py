@@ -7,12 +7,18 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from osmosis_ai.rollout.types import RolloutSample
-from osmosis_store.codec import Item
 from osmosis_store.errors import RolloutNotFound
-from osmosis_store.queries.grading import GradableRollout, GradableSample, fetch_gradable
-from osmosis_store.queries.items import fetch_items, fetch_recovered_tail
+from osmosis_store.queries.grading import (
+    GradableRollout,
+    GradableSample,
+    decode_joined,
+    fetch_gradable,
+    fetch_joined_items,
+)
+from osmosis_store.queries.items import fetch_items
+from osmosis_store.regrade import JoinedItems
 
-__all__ = ["STORE_FIELD", "fetch_rollout_samples", "to_rollout_sample"]
+__all__ = ["STORE_FIELD", "fetch_rollout_samples", "require_readable", "to_rollout_samples"]
 
 STORE_FIELD = "osmosis_store"
 """The key of `RolloutSample.extra_fields` under which a grader finds what the store knows."""
@@ -28,22 +34,40 @@ def fetch_rollout_samples(tx: Connection, rollout_id: str) -> dict[str, RolloutS
     if not found:
         raise RolloutNotFound(rollout_id)
     [rollout] = found
+    joined = fetch_joined_items(tx, [sample.key for sample in rollout.samples])
+    try:
+        return to_rollout_samples(rollout, joined)
+    except (ValueError, RecursionError):
+        require_readable(tx, rollout)
+        raise
+
+
+def require_readable(tx: Connection, rollout: GradableRollout) -> None:
+    """Read a rollout's items row by row, so as to name the one that cannot be.
+
+    Raises:
+        CorruptItem
+    """
+    for sample in rollout.samples:
+        fetch_items(tx, sample.key)
+
+
+def to_rollout_samples(rollout: GradableRollout, joined: JoinedItems) -> dict[str, RolloutSample]:
+    """Return a rollout's samples for a grader, which may change them as it likes.
+
+    Raises:
+        ValueError, RecursionError: An item does not decode; `require_readable` tells which.
+    """
     return {
-        sample.key.sample_id: to_rollout_sample(
-            rollout, sample, fetch_items(tx, sample.key), fetch_recovered_tail(tx, sample.key)
-        )
+        sample.key.sample_id: _to_rollout_sample(rollout, sample, joined[sample.key])
         for sample in rollout.samples
     }
 
 
-def to_rollout_sample(
-    rollout: GradableRollout, sample: GradableSample, items: list[Item], recovered_tail: int
+def _to_rollout_sample(
+    rollout: GradableRollout, sample: GradableSample, joined: str | bytes | None
 ) -> RolloutSample:
-    """Return a sample for a grader, which may change it as it likes.
-
-    Args:
-        recovered_tail: How many of the last items came from the journal after a crash.
-    """
+    items, recovered_tail = decode_joined(joined)
     extra: dict[str, Any] = dict(sample.extra_fields or {})
     extra[STORE_FIELD] = {
         "status": rollout.status,

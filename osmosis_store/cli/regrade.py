@@ -174,16 +174,13 @@ def regrade(
 async def _regrade(
     url: str, references: list[str], config: dict[str, Any], **options: Any
 ) -> RegradeReport:
-    import asyncio
-
     from osmosis_store.adapters.osmosis_grader import load_grader
-    from osmosis_store.adapters.regrade_processes import NO_TRACING
+    from osmosis_store.adapters.regrade_processes import prepare_loop
     from osmosis_store.adapters.regrading import regrade as regrade_samples
-    from osmosis_store.network_guard import ContextThreadPool, NetworkGuard
+    from osmosis_store.network_guard import NetworkGuard
     from osmosis_store.store import Store
 
-    os.environ.setdefault(NO_TRACING, "1")
-    asyncio.get_running_loop().set_default_executor(ContextThreadPool())
+    prepare_loop()
     async with Store.open(url, create=False) as store:
         graders = [load_grader(one, Path.cwd(), config) for one in dict.fromkeys(references)]
         guard = NetworkGuard(allow=options["allow_network"], whole_process=True)

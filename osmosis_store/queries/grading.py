@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -187,8 +188,24 @@ def fetch_joined_items(
     tx: Connection, keys: Sequence[SampleKey]
 ) -> dict[SampleKey, str | bytes | None]:
     """Return samples' live items, each sample's as one JSON text for `decode_joined`."""
-    rows = run_rows(tx, _JOINED_ITEMS[tx.dialect.name], keys)
+    try:
+        rows = run_rows(tx, _JOINED_ITEMS[tx.dialect.name], keys)
+    except sqlite3.DataError:  # over a gigabyte is more than one of SQLite's values holds
+        return {key: _fetch_and_join(tx, key) for key in keys}
     return {SampleKey(row[0], row[1]): row[2] for row in rows}
+
+
+def _fetch_and_join(tx: Connection, key: SampleKey) -> str:
+    rows = tx.execute(
+        sa.select(items.c.seq, items.c.recovered, items.c.body)
+        .where(
+            items.c.rollout_id == key.rollout_id,
+            items.c.sample_id == key.sample_id,
+            items.c.tombstoned_at.is_(None),
+        )
+        .order_by(items.c.seq)
+    )
+    return f"[{','.join(f'[{seq},{int(recovered)},{body}]' for seq, recovered, body in rows)}]"
 
 
 def decode_joined(text: str | bytes | None) -> tuple[list[Item], int]:

@@ -20,7 +20,6 @@ __all__ = [
     "fetch_item_records",
     "fetch_items",
     "fetch_live_items",
-    "fetch_recovered_tail",
     "fetch_sample",
     "fetch_samples",
     "fetch_samples_by_rollout",
@@ -163,17 +162,6 @@ def fetch_item_records(tx: Connection, sample: SampleKey) -> list[ItemRecord]:
         )
         for row in rows
     ]
-
-
-def fetch_recovered_tail(tx: Connection, sample: SampleKey) -> int:
-    """Return how many of a sample's last live items were recovered from the journal."""
-    last_own = (
-        sa.select(sa.func.coalesce(sa.func.max(items.c.seq), -1))
-        .where(_of_sample, _is_live, sa.not_(items.c.recovered))
-        .scalar_subquery()
-    )
-    statement = sa.select(sa.func.count()).where(_of_sample, _is_live, items.c.seq > last_own)
-    return int(tx.execute(statement, sample._asdict()).scalar_one())
 
 
 def fetch_samples(tx: Connection, rollout_id: str) -> list[SampleRecord]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import sqlite3
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from pathlib import Path
@@ -26,12 +27,13 @@ from osmosis_store.errors import (
     NothingSelected,
 )
 from osmosis_store.queries.grades import fetch_grades, fetch_grading_run, fetch_grading_runs
-from osmosis_store.records import GradeRecord, SampleKey, Selection
+from osmosis_store.queries.grading import decode_joined, fetch_joined_items
+from osmosis_store.records import GradeRecord, NewGrade, SampleKey, Selection
 from osmosis_store.regrade import Share
 from osmosis_store.schema import items, samples
 from osmosis_store.writes.items import Append, append_items
 
-from .ledger import add_rollout
+from .ledger import add_grades, add_rollout
 
 Rule = Callable[[Any], Awaitable[None]]
 
@@ -507,6 +509,44 @@ async def test_an_item_that_cannot_be_read_fails_its_rollout_alone(
     assert one.failures[0][0] == "r01"
     assert "r01" in one.failures[0][2]
     assert "1" in one.failures[0][2]
+
+
+async def test_more_items_than_a_value_holds_are_graded_all_the_same(
+    sqlite_database: Database,
+) -> None:
+    fill(sqlite_database, 2)
+    say(sqlite_database, SampleKey("r01", "main"), *(["x" * 1000] * 30))
+
+    with sqlite_database.reading() as tx:
+        keys = [SampleKey("r00", "main"), SampleKey("r01", "main")]
+        whole = fetch_joined_items(tx, keys)
+        raw: Any = tx.connection.driver_connection
+        before = raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 20_000)
+        try:
+            row_by_row = fetch_joined_items(tx, keys)
+        finally:
+            raw.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, before)
+
+    assert {type(text) for text in row_by_row.values()} == {str}
+    assert [decode_joined(row_by_row[key]) for key in keys] == [
+        decode_joined(whole[key]) for key in keys
+    ]
+    assert len(decode_joined(whole[keys[1]])[0]) == 32
+
+
+def test_grades_of_more_rollouts_than_a_statement_takes(database: Database) -> None:
+    fill(database, 3)
+    named = [NewGrade(sample_id="main", reward=float(number)) for number in range(3)]
+    for number, grade in enumerate(named):
+        add_grades(database, "g_1", f"r{number:02}", grade)
+
+    with database.reading() as tx:
+        ids = [f"r{number:02}" for number in reversed(range(70_000))]
+        found = fetch_grades(tx, rollout_ids=ids)
+        first = fetch_grades(tx, rollout_ids=ids, limit=2)
+
+    assert [one.reward for one in found] == [0.0, 1.0, 2.0]
+    assert first == found[:2]
 
 
 async def test_what_was_graded_is_kept_when_the_caller_is_cancelled(
