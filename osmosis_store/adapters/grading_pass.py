@@ -20,7 +20,7 @@ from osmosis_store.database import Database
 from osmosis_store.errors import CorruptItem
 from osmosis_store.network_guard import NetworkGuard
 from osmosis_store.queries.grading import GradableRollout
-from osmosis_store.regrade import GradedRollout, JoinedItems
+from osmosis_store.regrade_passes import GradedRollout, JoinedItems
 from osmosis_store.regrade_report import JudgeTokens
 
 __all__ = ["GraderPass"]

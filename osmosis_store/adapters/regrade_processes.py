@@ -31,7 +31,7 @@ from osmosis_store.engine import Options, parse_url
 from osmosis_store.errors import GraderNotShareable, StoreError, WorkerDied
 from osmosis_store.network_guard import ContextThreadPool, NetworkGuard
 from osmosis_store.records import Selection
-from osmosis_store.regrade import GradingPass, PassTerms, Share, regrade_rollouts
+from osmosis_store.regrade_passes import GradingPass, PassTerms, Share, regrade_rollouts
 from osmosis_store.regrade_report import Tally
 
 __all__ = ["Job", "Outcome", "prepare_loop", "run_processes"]

@@ -22,7 +22,7 @@ from osmosis_store.queries.grades import fetch_grading_run
 from osmosis_store.queries.grading import fetch_failed_run
 from osmosis_store.queries.rollouts import fetch_rollout_count, fetch_rollout_ids
 from osmosis_store.records import GradingRunRecord, NewGradingRun, Selection
-from osmosis_store.regrade import ALL, GradingPass, PassTerms, Plan, Share, regrade_rollouts
+from osmosis_store.regrade_passes import ALL, GradingPass, PassTerms, Plan, Share, regrade_rollouts
 from osmosis_store.regrade_report import RegradeReport, Tally
 from osmosis_store.versions import code_versions
 from osmosis_store.writes.grades import end_grading_run

@@ -16,7 +16,7 @@ from osmosis_store.queries.grading import (
     fetch_joined_items,
 )
 from osmosis_store.queries.items import fetch_items
-from osmosis_store.regrade import JoinedItems
+from osmosis_store.regrade_passes import JoinedItems
 
 __all__ = ["STORE_FIELD", "fetch_rollout_samples", "require_readable", "to_rollout_samples"]
 

@@ -29,7 +29,7 @@ from osmosis_store.errors import (
 from osmosis_store.queries.grades import fetch_grades, fetch_grading_run, fetch_grading_runs
 from osmosis_store.queries.grading import decode_joined, fetch_joined_items
 from osmosis_store.records import GradeRecord, NewGrade, SampleKey, Selection
-from osmosis_store.regrade import Share
+from osmosis_store.regrade_passes import Share
 from osmosis_store.schema import items, samples
 from osmosis_store.writes.items import Append, append_items
 
